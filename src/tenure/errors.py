@@ -1,0 +1,169 @@
+"""
+Every error of the package, grouped by what the caller should do next.
+
+Each class has a stable `code`; an instance may carry a narrower one. Errors carry ids and typed reasons, never payloads,
+requests, receipts or connection strings: they end up in logs. `docs/reference/errors.md` is made from this file.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TenureError(Exception):
+    """
+    The root of all errors of this package.
+
+    Attributes:
+        code: Stable upper-case name; programs branch on it, people search for it.
+    """
+
+    code: str = "TENURE_ERROR"
+    group: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions whose __init__ takes keywords do not survive pickling by default (worker pools, pytest-xdist).
+        return (_rebuild, (type(self), self.args, self.__dict__))
+
+
+def _rebuild(kind: type[TenureError], args: tuple[object, ...], state: dict[str, object]) -> TenureError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class Invalid(TenureError):
+    """Fix the call: a bad argument, a malformed or forged envelope, a wrong setting. Nothing was written."""
+
+    code = "INVALID"
+    group = "fix the call"
+
+
+class NotFound(TenureError):
+    """No such id in this scope. A foreign tenant's id gives the same text as an unknown one."""
+
+    code = "NOT_FOUND"
+    group = "look elsewhere"
+
+
+class Conflict(TenureError):
+    """The same identity was used with another meaning: a key or a name with another digest."""
+
+    code = "CONFLICT"
+    group = "use another identity"
+
+
+class Refused(TenureError):
+    """State or authority says no. Nothing was written, unless the class says so."""
+
+    code = "REFUSED"
+    group = "stop, or ask an operator"
+
+
+class IllegalMove(Refused):
+    """The job's status does not allow this move."""
+
+    code = "ILLEGAL_MOVE"
+
+
+class LeaseLost(Refused):
+    """
+    The presented lease is not the current one: stop working on this job.
+
+    Attributes:
+        reason: status, worker, attempt, generation, expired, epoch or frozen.
+    """
+
+    code = "LEASE_LOST"
+
+    def __init__(self, message: str, *, reason: str, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.reason = reason
+
+
+class EpochClosed(LeaseLost):
+    """The tenant's authority moved on, or the tenant or the database is frozen; the work is held."""
+
+    code = "EPOCH_CLOSED"
+
+
+class CancelRequested(Refused):
+    """A cancellation is pending: stop and call `acknowledge_cancellation`."""
+
+    code = "CANCEL_REQUESTED"
+
+
+class IdentityRefused(Refused):
+    """
+    The execution envelope does not allow a dispatch.
+
+    Attributes:
+        reasons: Every reason found, in order.
+    """
+
+    code = "IDENTITY_REFUSED"
+
+    def __init__(self, message: str, *, reasons: tuple[str, ...], code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.reasons = reasons
+
+
+class ApprovalRefused(Refused):
+    """The governance envelope does not allow a dispatch: expired, altered, or no approval store can be asked."""
+
+    code = "APPROVAL_REFUSED"
+
+
+class EffectRejected(Refused):
+    """The provider definitely refused this effect; the stored reason is in the text."""
+
+    code = "EFFECT_REJECTED"
+
+
+class EffectFailed(TenureError):
+    """
+    The effect surely did not happen; the attempt may be retried.
+
+    Attributes:
+        retry_after: Seconds the provider asked us to wait, or None.
+    """
+
+    code = "EFFECT_FAILED"
+    group = "retry"
+
+    def __init__(self, message: str, *, retry_after: float | None = None, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.retry_after = retry_after
+
+
+class Uncertain(TenureError):
+    """The world may have acted: reconcile, do not retry."""
+
+    code = "UNCERTAIN"
+    group = "reconcile, do not retry"
+
+
+class Unavailable(TenureError):
+    """The database did not answer, or is busy, or is full; it is safe to run the same call again."""
+
+    code = "UNAVAILABLE"
+    group = "run it again later"
+
+
+class Stop(BaseException):
+    """
+    Raised inside a handler that must stop: a BaseException, so that `except Exception` does not swallow it.
+
+    Attributes:
+        code: LEASE_LOST, CANCELLED, TIMED_OUT or SHUTDOWN.
+    """
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code

@@ -1,0 +1,170 @@
+"""
+What a store promises to the floors above it, blocking and awaiting.
+
+A store runs procedures on one database. It knows SQL, connections, commits and clocks, and decides nothing about jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import datetime, timedelta
+from typing import Any, Protocol, TypeVar
+
+from tenure.yields import Procedure
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """A replaceable clock for tests; `tenure.testing.ManualClock` is one."""
+
+    def now(self) -> datetime:
+        """Give the current instant, aware, UTC."""
+        ...
+
+
+class Transaction(Protocol):
+    """
+    An open transaction, the store's own or the caller's.
+
+    Attributes:
+        connection: The driver's own connection, for SQL of the caller.
+    """
+
+    connection: Any
+
+    def run(self, procedure: Procedure[T]) -> T:
+        """Run a procedure inside this transaction; what it returns is returned at once, before any commit."""
+        ...
+
+    def execute(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> Any:
+        """Run the caller's own SQL in the driver's own parameter style and give the driver's cursor."""
+        ...
+
+
+class AsyncTransaction(Protocol):
+    """The awaiting twin of `Transaction`."""
+
+    connection: Any
+
+    async def run(self, procedure: Procedure[T]) -> T:
+        """See `Transaction.run`."""
+        ...
+
+    async def execute(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> Any:
+        """See `Transaction.execute`."""
+        ...
+
+
+class Store(Protocol):
+    """
+    A database that runs procedures, blocking.
+
+    Attributes:
+        dialect: `sqlite` or `postgresql`.
+        url: Where it is, without any password.
+    """
+
+    dialect: str
+    url: str
+
+    def run(self, procedure: Procedure[T]) -> T:
+        """
+        Run one procedure in a transaction of its own and commit.
+
+        The store may run it again from its start after a serialization failure, a deadlock, a lost connection or a lost
+        reply to the commit. `AfterCommit(error)` is raised after the commit.
+
+        Raises:
+            Unavailable: The database did not answer in time; the same call may be made again.
+            IllegalMove: Called inside a publish block of the same store; use the block's `tx.run`.
+        """
+        ...
+
+    def transaction(self, *, deadline: timedelta | None = None) -> AbstractContextManager[Transaction]:
+        """
+        Open a write transaction: commit at the end of the block, roll back on an exception.
+
+        Args:
+            deadline: The block is rolled back with `Unavailable`, code TRANSACTION_TIMEOUT, when it lasts longer.
+        """
+        ...
+
+    def join(self, connection: Any) -> AbstractContextManager[Transaction]:
+        """
+        Run procedures in the caller's open transaction: never begins, commits, rolls back, retries or changes settings.
+
+        The object given back may also be used without `with`. A procedure that fails leaves the caller's transaction
+        usable. Raises Invalid (AUTOCOMMIT) where no transaction is open or the connection commits each statement.
+        """
+        ...
+
+    def migrate(self, *, test_clock: bool = False) -> list[str]:
+        """Bring the schema up to this version; give the names of the migrations applied now."""
+        ...
+
+    def migration_sql(self) -> str:
+        """Give the whole schema as text that a person can read and run."""
+        ...
+
+    def pending_migrations(self) -> list[str]:
+        """Give the names of the migrations that are not applied yet."""
+        ...
+
+    def listen(self, wake: Callable[[], None]) -> AbstractContextManager[bool]:
+        """Call `wake` (from any thread) when work may have arrived; yields False where the database cannot tell."""
+        ...
+
+    def notify(self) -> None:
+        """Tell the listeners of other processes that work may have arrived; outside every transaction, best effort."""
+        ...
+
+    def close(self) -> None:
+        """Release every connection and thread; later calls raise Invalid (STORE_CLOSED)."""
+        ...
+
+
+class AsyncStore(Protocol):
+    """
+    The awaiting twin of `Store`; the same SQL, the same procedures.
+
+    Attributes:
+        dialect: `sqlite` or `postgresql`.
+        url: Where it is, without any password.
+    """
+
+    dialect: str
+    url: str
+
+    async def run(self, procedure: Procedure[T]) -> T:
+        """See `Store.run`."""
+        ...
+
+    def transaction(self, *, deadline: timedelta | None = None) -> AbstractAsyncContextManager[AsyncTransaction]:
+        """See `Store.transaction`."""
+        ...
+
+    def join(self, connection: Any) -> AbstractAsyncContextManager[AsyncTransaction]:
+        """See `Store.join`."""
+        ...
+
+    def migrate(self, *, test_clock: bool = False) -> Awaitable[list[str]]:
+        """See `Store.migrate`."""
+        ...
+
+    def migration_sql(self) -> str:
+        """See `Store.migration_sql`."""
+        ...
+
+    def pending_migrations(self) -> Awaitable[list[str]]:
+        """See `Store.pending_migrations`."""
+        ...
+
+    async def notify(self) -> None:
+        """See `Store.notify`."""
+        ...
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        ...

@@ -1,0 +1,70 @@
+"""
+Read a store's `statements.sql`: named statements with their parameters.
+
+    -- name: lease_delete(job_id, generation) each
+    -- locks: the lease rows named
+    DELETE FROM ...;
+
+`once` statements take named values, `each` statements take rows of values in the header's order. Both stores list the
+same headers in the same order; a test compares them. A line that starts with `--` inside a statement is kept out of
+what is sent, so comments cost nothing at run time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import resources
+
+_HEADER = re.compile(r"^-- name: (?P<name>\w+)\((?P<params>[\w, ]*)\) (?P<mode>once|each)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """
+    One statement of a store.
+
+    Attributes:
+        params: Parameter names in order.
+        each: True when it takes rows.
+        sql: The text as the database gets it.
+    """
+
+    name: str
+    params: tuple[str, ...]
+    each: bool
+    sql: str
+
+
+def load(package: str) -> dict[str, Named]:
+    """Read `statements.sql` of a store's package, in the order of the file."""
+    text = resources.files(package).joinpath("statements.sql").read_text(encoding="utf-8")
+    return parse(text)
+
+
+def parse(text: str) -> dict[str, Named]:
+    """Split a file of statements; a duplicate name or an unreadable header is a mistake of ours and asserts."""
+    found: dict[str, Named] = {}
+    header: re.Match[str] | None = None
+    body: list[str] = []
+
+    def close() -> None:
+        if header is None:
+            return
+        name = header["name"]
+        assert name not in found, f"statement {name} appears twice"
+        params = tuple(part.strip() for part in header["params"].split(",") if part.strip())
+        sql = "\n".join(body).strip().removesuffix(";")
+        assert sql, f"statement {name} is empty"
+        found[name] = Named(name, params, header["mode"] == "each", sql)
+
+    for line in text.splitlines():
+        if line.startswith("-- name:"):
+            close()
+            header = _HEADER.match(line)
+            assert header is not None, f"unreadable header: {line}"
+            body = []
+        elif not line.lstrip().startswith("--"):
+            body.append(line)
+    close()
+    return found

@@ -1,0 +1,210 @@
+"""
+All that generators may say: `Statement` and `Each` to a database, `Transact` and `Call` to a flow's driver.
+
+A procedure is a generator that yields named statements and receives rows. It holds no SQL, no connection and no
+`async`, so a blocking store and an awaiting store run the same one. A flow is a generator that yields procedures to
+commit and calls to make between the commits. Every `yield` is a place where the process can die.
+
+How a store answers:
+
+    rows = yield Statement("clock")                     # list of tuples
+    rows = yield Each("lease_delete", [(id, 3), ...])   # one execution per row, or one set-wise statement
+    a, b = yield [Statement(...), Each(...)]            # in this order, in one round trip where the database can
+
+The value a procedure returns is the value `store.run` returns, after the commit. A procedure that raises rolls back.
+One that must commit and then raise returns `AfterCommit(error)`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from tenure.errors import TenureError
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+Row: TypeAlias = tuple[Any, ...]
+Rows: TypeAlias = list[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One named statement, run once. `params` are keyed by the names in the statement's header."""
+
+    name: str
+    params: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """One named statement applied to every row, values in the order of the statement's header; no rows: not sent."""
+
+    name: str
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class AfterCommit:
+    """Returned by a procedure whose writes must stand although its caller gets an error."""
+
+    error: TenureError
+
+
+# What a procedure yields and receives: one request and its rows, or several and their rows in the same order.
+Request: TypeAlias = "Statement | Each | Sequence[Statement | Each]"
+Script: TypeAlias = Generator[Request, Any, T]
+
+
+class Procedure(Generic[T]):
+    """
+    One transaction as a value: it can be printed, composed with `yield from`, and run again from its start.
+
+    Attributes:
+        name: The function's name; crash points and logs use it.
+        reads: True when it writes nothing and locks nothing, so that a store may run it on a reader.
+        urgent: True when a store should run it before others that wait (lease renewals).
+    """
+
+    __slots__ = ("_args", "_kwargs", "_script", "_used", "name", "reads", "urgent")
+
+    def __init__(
+        self,
+        script: Callable[..., Script[T]],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        reads: bool,
+        urgent: bool,
+    ) -> None:
+        self.name = script.__name__
+        self.reads = reads
+        self.urgent = urgent
+        self._script = script
+        self._args = args
+        self._kwargs = kwargs
+        self._used = False
+
+    def script(self) -> Script[T]:
+        """Give a fresh generator; each call starts from the beginning with the same arguments."""
+        self._used = True
+        return self._script(*self._args, **self._kwargs)
+
+    def __iter__(self) -> Script[T]:
+        return self.script()
+
+    def __repr__(self) -> str:
+        # Names only: arguments hold payloads, and a repr ends up in logs.
+        return f"<procedure {self.name}>"
+
+    def __del__(self) -> None:
+        if not self._used:
+            warnings.warn(f"{self!r} was made but never run", RuntimeWarning, stacklevel=2)
+
+
+@overload
+def procedure(script: Callable[P, Script[T]], /) -> Callable[P, Procedure[T]]: ...
+@overload
+def procedure(
+    *, reads: bool = ..., urgent: bool = ...
+) -> Callable[[Callable[P, Script[T]]], Callable[P, Procedure[T]]]: ...
+def procedure(script: Any = None, /, *, reads: bool = False, urgent: bool = False) -> Any:
+    """
+    Turn a generator function into one that returns a `Procedure`.
+
+    A parameter named `command_id` that the caller leaves out is filled with a new id when the value is made, so that
+    every run of the same value carries the same id: a store that lost the reply to a commit can ask again.
+    """
+
+    def wrap(function: Callable[P, Script[T]]) -> Callable[P, Procedure[T]]:
+        wants_id = "command_id" in inspect.signature(function).parameters
+
+        @functools.wraps(function)
+        def make(*args: P.args, **kwargs: P.kwargs) -> Procedure[T]:
+            if wants_id and kwargs.get("command_id") is None:
+                kwargs["command_id"] = new_id()
+            return Procedure(function, args, kwargs, reads=reads, urgent=urgent)
+
+        return make
+
+    return wrap if script is None else wrap(script)
+
+
+def new_id() -> UUID:
+    """Make a UUIDv7: known before the commit, ordered by creation, no sequence to share."""
+    return uuid7()
+
+
+@dataclass(frozen=True, slots=True)
+class Transact(Generic[T]):
+    """Commit one procedure and give back what it returned."""
+
+    procedure: Procedure[T]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """
+    Leave the database: call `function(*args)`, awaiting what it returns if it is awaitable.
+
+    Attributes:
+        name: Names this place for crash tests and logs.
+    """
+
+    name: str
+    function: Callable[..., Any | Awaitable[Any]]
+    args: tuple[Any, ...] = ()
+
+
+FlowScript: TypeAlias = Generator["Transact[Any] | Call", Any, T]
+
+
+class Flow(Generic[T]):
+    """An ordered row of commits and calls, as a value."""
+
+    __slots__ = ("_args", "_kwargs", "_script", "name")
+
+    def __init__(self, script: Callable[..., FlowScript[T]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.name = script.__name__
+        self._script = script
+        self._args = args
+        self._kwargs = kwargs
+
+    def script(self) -> FlowScript[T]:
+        """Give a fresh generator; each call starts from the beginning with the same arguments."""
+        return self._script(*self._args, **self._kwargs)
+
+    def __iter__(self) -> FlowScript[T]:
+        return self.script()
+
+    def __repr__(self) -> str:
+        return f"<flow {self.name}>"
+
+
+def flow(script: Callable[P, FlowScript[T]]) -> Callable[P, Flow[T]]:
+    """Turn a generator function into one that returns a `Flow`."""
+
+    @functools.wraps(script)
+    def make(*args: P.args, **kwargs: P.kwargs) -> Flow[T]:
+        return Flow(script, args, kwargs)
+
+    return make
+
+
+def transact(step: Procedure[T]) -> FlowScript[T]:
+    """Commit a procedure from a flow: `value = yield from transact(procedure)`."""
+    value: T = yield Transact(step)
+    return value
+
+
+def call(name: str, function: Callable[..., Any], *args: Any) -> FlowScript[Any]:
+    """Make an outside call from a flow: `value = yield from call("send", send, intent)`."""
+    return (yield Call(name, function, args))
