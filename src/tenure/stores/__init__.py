@@ -1,0 +1,1 @@
+"""Stores: procedures run on a real database. `open_store` picks one by its URL."""

@@ -1,0 +1,178 @@
+"""
+Drive a procedure against a database, blocking or awaiting, and refuse what must not run inside a publish block.
+
+A store hands in one function, `answer`: it gets requests and gives back their rows in the same order, in one round trip
+where the database can. Everything else about a procedure is decided here, once for all stores: a lone request is
+answered with its rows and a list with a list; an `Each` without rows is never sent; an error of the database ends the
+procedure, which cannot catch it, because the transaction around it may be gone.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from tenure.errors import IllegalMove
+from tenure.yields import AfterCommit, Each, Procedure, Rows, Statement
+
+T = TypeVar("T")
+
+Requests: TypeAlias = Sequence[Statement | Each]
+Answer: TypeAlias = Callable[[Requests], list[Rows]]
+AsyncAnswer: TypeAlias = Callable[[Requests], Awaitable[list[Rows]]]
+
+
+def drive(procedure: Procedure[T], answer: Answer) -> T | AfterCommit:
+    """
+    Run a procedure from its start to its end on an open transaction.
+
+    Returns:
+        What the procedure returned. The caller commits and then passes it through `settle`.
+    """
+    steps = _steps(procedure)
+    rows: list[Rows] | None = None
+    try:
+        while True:
+            try:
+                requests = steps.send(rows) if rows is not None else next(steps)
+            except StopIteration as end:
+                value: T | AfterCommit = end.value
+                return value
+            rows = answer(requests)
+    except Exception as error:
+        error.add_note(f"in {procedure!r}")
+        raise
+    finally:
+        steps.close()
+
+
+async def drive_async(procedure: Procedure[T], answer: AsyncAnswer) -> T | AfterCommit:
+    """See `drive`; only the answers are awaited."""
+    steps = _steps(procedure)
+    rows: list[Rows] | None = None
+    try:
+        while True:
+            try:
+                requests = steps.send(rows) if rows is not None else next(steps)
+            except StopIteration as end:
+                value: T | AfterCommit = end.value
+                return value
+            rows = await answer(requests)
+    except Exception as error:
+        error.add_note(f"in {procedure!r}")
+        raise
+    finally:
+        steps.close()
+
+
+def settle(value: T | AfterCommit) -> T:
+    """Give a procedure's value to its caller; for use after the commit."""
+    if isinstance(value, AfterCommit):
+        raise value.error
+    return value
+
+
+def _steps(procedure: Procedure[T]) -> Generator[Requests, list[Rows], T | AfterCommit]:
+    # The shape shared by both drivers: lists of requests that must be sent out, lists of their rows in.
+    script = procedure.script()
+    try:
+        request = next(script)
+        while True:
+            if isinstance(request, Statement):
+                request = script.send((yield (request,))[0])
+            elif isinstance(request, Each):
+                request = script.send((yield (request,))[0] if request.rows else [])
+            elif all(isinstance(one, Statement) or one.rows for one in request):
+                request = script.send((yield request) if request else [])
+            else:
+                sent = [one for one in request if isinstance(one, Statement) or one.rows]
+                rows = iter((yield sent) if sent else [])
+                request = script.send(
+                    [next(rows) if isinstance(one, Statement) or one.rows else [] for one in request],
+                )
+    except StopIteration as end:
+        value: T | AfterCommit = end.value
+        return value
+    finally:
+        script.close()
+
+
+# Refusing what would deadlock: inside a publish the write lock and the job's place are held by the publish itself.
+
+
+@dataclass(eq=False, slots=True)
+class _Guard:
+    store: Any
+    code: str
+    text: str
+    # Tasks started inside the block inherit the context variable and may outlive the block.
+    open: bool = True
+
+
+_guards: ContextVar[tuple[_Guard, ...]] = ContextVar("tenure_guards", default=())
+
+_PUBLISH_TEXT = "inside a publish block every verb of this store goes through the block's own tx; use tx.run"
+
+
+@contextmanager
+def guard(store: Any, *, code: str = "INSIDE_PUBLISH", text: str = _PUBLISH_TEXT) -> Iterator[None]:
+    """
+    Refuse `run` and `transaction` of this store in the block's thread or task, and in tasks that it starts.
+
+    Args:
+        store: The store whose verbs are refused; another object on the same database counts as the same store.
+        code: The code of the IllegalMove raised.
+        text: Its message.
+    """
+    mine = _Guard(store, code, text)
+    _guards.set((*_guards.get(), mine))
+    try:
+        yield
+    finally:
+        mine.open = False
+        # Not reset by token: a block may be left in another context than the one it was entered in.
+        _guards.set(tuple(one for one in _guards.get() if one.open))
+
+
+def refuse_inside(store: Any, *, only: str | None = None) -> None:
+    """
+    Raise IllegalMove where a guard for this store is open; called before any lock is asked for.
+
+    Args:
+        only: Look only at guards with this code.
+    """
+    for one in _guards.get():
+        if one.open and (only is None or one.code == only) and _same_database(one.store, store):
+            raise IllegalMove(one.text, code=one.code)
+
+
+def _same_database(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    # Every in-memory database is its own, whatever its URL says.
+    here = (getattr(one, "dialect", None), getattr(one, "url", None))
+    there = (getattr(other, "dialect", None), getattr(other, "url", None))
+    return here == there and here[1] is not None and ":memory:" not in str(here[1])
+
+
+def pauses(patience: float, *, first: float = 0.001, longest: float = 0.05) -> Iterator[float]:
+    """
+    Give the jittered pauses between tries, in seconds, until the patience is used up.
+
+    The caller sleeps, so that a blocking and an awaiting store share one schedule:
+
+        for pause in pauses(5.0):
+            ...try, return on success...
+            time.sleep(pause)
+    """
+    end = time.monotonic() + patience
+    ceiling = first
+    while (left := end - time.monotonic()) > 0:
+        # Full jitter: processes that collided once must not collide again in step.
+        yield min(left, random.uniform(first / 2, ceiling))  # noqa: S311 - spreads load, guards nothing
+        ceiling = min(longest, ceiling * 1.6)
