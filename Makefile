@@ -1,0 +1,60 @@
+# Every target sets up what it needs: a virtual environment in .venv, made again only when pyproject.toml changes.
+# `make test ARGS="-k lease"` passes arguments on to pytest; `make PYTHON=python3.13 test` chooses the interpreter.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fix contract simulate crash bench docs nightly build clean setup
+
+PY := .venv/bin/python
+# One seed for every run of a change, so that a red test is red again; `make nightly` takes a new one and prints it.
+SEED ?= 1
+ARGS ?=
+PYTEST = $(PY) -m pytest -n auto --dist worksteal -p no:cacheprovider --randomly-seed=$(SEED)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: setup ## kill a worker after the provider accepted, and see one email
+	.venv/bin/tenure demo $(ARGS)
+
+test: setup ## run all tests on SQLite and a real PostgreSQL, under ten minutes
+	$(PYTEST) $(ARGS) tests
+
+check: setup ## formatting, lint, types and import arrows, under one minute
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+
+fix: setup ## format, and repair what the linter can repair
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+contract: setup ## the one suite that every store passes, blocking and awaiting
+	$(PYTEST) $(ARGS) tests/contract
+
+simulate: setup ## many workers, virtual time, a faulty provider, one seed
+	$(PYTEST) $(ARGS) tests/simulation
+
+crash: setup ## every flow cut at every place where a process can die
+	$(PYTEST) $(ARGS) tests/crash
+
+bench: setup ## measure on this machine
+	$(PY) -m bench $(ARGS)
+
+docs: setup ## write the generated reference pages
+	$(PY) docs/generate.py $(ARGS)
+
+nightly: setup ## all tests, the long ones too, with fresh seeds; an hour
+	TENURE_HYPOTHESIS=nightly $(PY) -m pytest -n auto --dist worksteal -p no:cacheprovider \
+	    --randomly-seed=$$(date +%s) -m "nightly or not nightly" --timeout 3600 $(ARGS) tests
+
+build: setup ## build the wheel and the source archive into dist/
+	rm -rf dist
+	$(PY) -m build --outdir dist
+
+clean: ## remove the environment and everything made
+	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+setup:
+	@sh .ci/venv
