@@ -1,0 +1,123 @@
+"""
+Canonical bytes of a JSON value, and the digests made of them.
+
+Two values are the same when their canonical bytes are. The bytes are those of RFC 8785: members sorted by the UTF-16
+code units of their names, no white space, the shortest text of every float, UTF-8, no Unicode normalisation. One thing
+goes beyond it: an integer outside of +-(2^53 - 1), which RFC 8785 would round to a float, is written in full digits.
+So 1 and 1.0 are one number, 9007199254740993 and 9007199254740992 are two, and a float is the decimal number that its
+shortest text shows: 1e20 is the integer of 21 digits, while from 1e21 on, where that text has an exponent, a float is
+another value than the integer written out.
+
+Three ways lead to the same bytes, and the tests hold them together. The standard library's encoder takes what it writes
+exactly as RFC 8785 does, which is nearly everything. The rfc8785 library takes the rest. Where such a value also has an
+integer which that library refuses, the structure is written here and the library writes the floats.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from uuid import UUID
+
+import rfc8785
+
+from tenure.errors import Invalid
+from tenure.rules.outcome import Json
+from tenure.rules.payload import (
+    BIG_INTEGER,
+    DEPTH_MAX,
+    LONG_INTEGER,
+    ODD_FLOAT,
+    RESERVED_KEYS,
+    SPLIT_CHARACTER,
+    WIDE_KEY,
+    mended,
+    survey,
+    write,
+)
+
+VERSION = "v1:"
+CANONICAL_BYTES_MAX = 16 << 20  # only against values that never end; what may be stored is decided elsewhere
+
+_NOT_FOR_THE_FAST_WAY = ODD_FLOAT | WIDE_KEY | LONG_INTEGER
+_write_sorted = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, allow_nan=False, sort_keys=True, separators=(",", ":")
+).encode
+
+
+def canonical(value: Json, *, root: str = "$", max_depth: int = DEPTH_MAX) -> bytes:
+    """
+    Write the canonical bytes of a value.
+
+    Raises:
+        Invalid: The value is not JSON; see `tenure.rules.payload.check_json`.
+    """
+    traits = survey(value, root=root, max_depth=max_depth, max_bytes=CANONICAL_BYTES_MAX)
+    if traits & SPLIT_CHARACTER:
+        value = mended(value)
+    if not traits & _NOT_FOR_THE_FAST_WAY:
+        return _write_sorted(value).encode()
+    if not traits & BIG_INTEGER:
+        return rfc8785.dumps(value)
+    return write(value, members=_members, number=_number).encode()
+
+
+def digest(value: Json) -> str:
+    """Hash a value: `v1:` and SHA-256 in hexadecimal, over the canonical bytes."""
+    return _hash(canonical(value))
+
+
+def payload_digest(kind: str, payload: Mapping[str, Json]) -> str:
+    """
+    Hash what a job asks for; the same idempotency key with another of these is a Conflict.
+
+    Binds: kind; payload without the reserved keys. Not tenant, job id, version, epoch, trace or any time: a repeated
+    creation has another trace, and may come after a rotation.
+    """
+    if not RESERVED_KEYS.isdisjoint(payload):
+        payload = {key: value for key, value in payload.items() if key not in RESERVED_KEYS}
+    return _hash(b'{"kind":%b,"payload":%b}' % (canonical(kind, root="kind"), canonical(_plain(payload))))
+
+
+def operation_digest(
+    *, tenant: str, job_id: UUID, kind: str, kind_version: int, epoch: int, payload: Mapping[str, Json]
+) -> str:
+    """
+    Hash one job's operation, once, at creation.
+
+    Binds: tenant; job id; kind and its version; the epoch at creation; the payload as it is stored, with its
+    envelopes. Not the ids and times of deliveries and attempts: it is the same for all of them.
+    """
+    if not isinstance(job_id, UUID):
+        raise Invalid(f"the job id is a {type(job_id).__name__}; it must be a UUID", code="NOT_AN_ID")
+    head = canonical({"epoch": epoch, "job": str(job_id), "kind": kind, "kind_version": kind_version}, root="operation")
+    tail = canonical({"tenant": tenant}, root="operation")
+    # The three parts are cut and joined so that the bytes are those of one object with six members, in order; the
+    # payload is written apart for the sake of its paths and its depth.
+    return _hash(b'%b,"payload":%b,%b' % (head[:-1], canonical(_plain(payload)), tail[1:]))
+
+
+def request_digest(value: Json) -> str:
+    """
+    Hash an effect's request; the same name in the same job with another of these is a Conflict.
+
+    Binds: the request, nothing else: tenant, job and name are the identity under which it is stored.
+    """
+    return digest(value)
+
+
+def _hash(data: bytes) -> str:
+    return VERSION + hashlib.sha256(data).hexdigest()
+
+
+def _plain(payload: Mapping[str, Json]) -> dict[str, Json]:
+    return payload if type(payload) is dict else dict(payload)
+
+
+def _members(node: dict[str, Json]) -> list[tuple[str, Json]]:
+    return sorted(node.items(), key=lambda member: member[0].encode("utf-16-be"))
+
+
+def _number(value: float) -> str:
+    return rfc8785.dumps(value).decode()
