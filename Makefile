@@ -8,7 +8,7 @@ PY := .venv/bin/python
 # One seed for every run of a change, so that a red test is red again; `make nightly` takes a new one and prints it.
 SEED ?= 1
 ARGS ?=
-PYTEST = $(PY) -m pytest -n auto --dist worksteal -p no:cacheprovider --randomly-seed=$(SEED)
+PYTEST = $(PY) -m pytest -n logical --dist worksteal -p no:cacheprovider --randomly-seed=$(SEED)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,7 +45,7 @@ docs: setup ## write the generated reference pages
 	$(PY) docs/generate.py $(ARGS)
 
 nightly: setup ## all tests, the long ones too, with fresh seeds; an hour
-	TENURE_HYPOTHESIS=nightly $(PY) -m pytest -n auto --dist worksteal -p no:cacheprovider \
+	TENURE_HYPOTHESIS=nightly $(PY) -m pytest -n logical --dist worksteal -p no:cacheprovider \
 	    --randomly-seed=$$(date +%s) -m "nightly or not nightly" --timeout 3600 $(ARGS) tests
 
 build: setup ## build the wheel and the source archive into dist/
