@@ -33,8 +33,8 @@ from tenure.rules.digest import digest
 from tenure.rules.outcome import Json
 from tenure.rules.payload import RESERVED_KEYS, check_json, decode, encode
 
-EXECUTION = "execution"
-GOVERNANCE = "governance"
+EXECUTION_KEY = "execution"
+GOVERNANCE_KEY = "governance"
 
 TEXT_CHARACTERS_MAX = 1000
 FACT_DEPTH_MAX = 20
@@ -211,14 +211,14 @@ def build_execution_envelope(
     Raises:
         Invalid: TENANT_MISMATCH, or ENVELOPE_VALUE naming what is not non-empty text.
     """
-    envelope = _row(EXECUTION, given.tenant, tenant, organization, project, job_id)
+    envelope = _row(EXECUTION_KEY, given.tenant, tenant, organization, project, job_id)
     for key in ("actor", "trace"):
         value = getattr(given, key)
-        envelope[key] = None if value is None else _text(value, f"{EXECUTION}.{key}")
+        envelope[key] = None if value is None else _text(value, f"{EXECUTION_KEY}.{key}")
     for key in _LINK_KEYS:
         value = getattr(given, key)
         if value is not None:
-            envelope[key] = _text(value, f"{EXECUTION}.{key}")
+            envelope[key] = _text(value, f"{EXECUTION_KEY}.{key}")
     return envelope
 
 
@@ -231,15 +231,15 @@ def build_governance_envelope(
     Raises:
         Invalid: ENVELOPE_VALUE or NAIVE_DATETIME, naming the field; or a code of `check_json` for a fact.
     """
-    envelope = _row(GOVERNANCE, None, tenant, organization, project, job_id)
+    envelope = _row(GOVERNANCE_KEY, None, tenant, organization, project, job_id)
     for key in _FACT_KEYS:
-        envelope[key] = _fact(getattr(given, key), f"{GOVERNANCE}.{key}")
+        envelope[key] = _fact(getattr(given, key), f"{GOVERNANCE_KEY}.{key}")
     if given.approval_reference is not None:
-        envelope["approval_reference"] = _text(given.approval_reference, f"{GOVERNANCE}.approval_reference")
-    issued_at = _utc(given.issued_at, f"{GOVERNANCE}.issued_at")
-    expires_at = _utc(given.expires_at, f"{GOVERNANCE}.expires_at")
+        envelope["approval_reference"] = _text(given.approval_reference, f"{GOVERNANCE_KEY}.approval_reference")
+    issued_at = _utc(given.issued_at, f"{GOVERNANCE_KEY}.issued_at")
+    expires_at = _utc(given.expires_at, f"{GOVERNANCE_KEY}.expires_at")
     if expires_at <= issued_at:
-        raise Invalid(f"{GOVERNANCE}.expires_at is not after issued_at", code="ENVELOPE_VALUE")
+        raise Invalid(f"{GOVERNANCE_KEY}.expires_at is not after issued_at", code="ENVELOPE_VALUE")
     envelope["issued_at"] = _instant(issued_at)
     envelope["expires_at"] = _instant(expires_at)
     envelope["digest"] = governance_digest(envelope)
@@ -271,9 +271,9 @@ def seal(
     refuse_reserved(payload)
     sealed = dict(payload)
     if execution is not None:
-        sealed[EXECUTION] = dict(execution)
+        sealed[EXECUTION_KEY] = dict(execution)
     if governance is not None:
-        sealed[GOVERNANCE] = dict(governance)
+        sealed[GOVERNANCE_KEY] = dict(governance)
     return sealed
 
 
@@ -330,7 +330,7 @@ def read_execution_identity(job: Row) -> ExecutionIdentity | None:
     Raises:
         Invalid: ENVELOPE_MALFORMED, with everything that is wrong with it.
     """
-    values, problems = _read(job.payload, EXECUTION, _EXECUTION_SHAPE, nullable=("actor", "trace"))
+    values, problems = _read(job.payload, EXECUTION_KEY, _EXECUTION_SHAPE, nullable=("actor", "trace"))
     if problems:
         raise _malformed(job, problems)
     return None if values is None else ExecutionIdentity(**values)
@@ -342,10 +342,10 @@ def validate_execution_identity_for_dispatch(job: Row) -> list[str]:
 
     Envelope missing; malformed; tenant, actor or trace missing; tenant, organization, project or job not the row's.
     """
-    values, problems = _read(job.payload, EXECUTION, _EXECUTION_SHAPE, nullable=())
+    values, problems = _read(job.payload, EXECUTION_KEY, _EXECUTION_SHAPE, nullable=())
     if values is None:
         return problems or ["there is no execution envelope"]
-    return problems + _differences(values, EXECUTION, job)
+    return problems + _differences(values, EXECUTION_KEY, job)
 
 
 def read_governance(job: Row) -> Governance | None:
@@ -355,7 +355,7 @@ def read_governance(job: Row) -> Governance | None:
     Raises:
         Invalid: ENVELOPE_MALFORMED, with everything that is wrong with it.
     """
-    values, problems = _read(job.payload, GOVERNANCE, _GOVERNANCE_SHAPE, nullable=())
+    values, problems = _read(job.payload, GOVERNANCE_KEY, _GOVERNANCE_SHAPE, nullable=())
     if problems:
         raise _malformed(job, problems)
     return None if values is None else Governance(**values)
@@ -373,13 +373,13 @@ def check_governance(job: Row, now: datetime, *, approval_store: bool = False) -
         approval_store: True where the caller asks an approval store afterwards.
     """
     now = _utc(now, "now")
-    values, problems = _read(job.payload, GOVERNANCE, _GOVERNANCE_SHAPE, nullable=())
+    values, problems = _read(job.payload, GOVERNANCE_KEY, _GOVERNANCE_SHAPE, nullable=())
     if values is None:
         return problems
     if problems:
-        return problems + _differences(values, GOVERNANCE, job)
-    reasons = _differences(values, GOVERNANCE, job)
-    if governance_digest(job.payload[GOVERNANCE]) != values["digest"]:
+        return problems + _differences(values, GOVERNANCE_KEY, job)
+    reasons = _differences(values, GOVERNANCE_KEY, job)
+    if governance_digest(job.payload[GOVERNANCE_KEY]) != values["digest"]:
         reasons.append("governance.digest is not the digest of the envelope")
     if values["issued_at"] - now > CLOCK_SKEW:
         reasons.append("governance.issued_at lies in the future")
