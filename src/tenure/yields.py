@@ -64,6 +64,27 @@ Request: TypeAlias = "Statement | Each | Sequence[Statement | Each]"
 Script: TypeAlias = Generator[Request, Any, T]
 
 
+class Command:
+    """
+    The identity of one call of a verb, made by `procedure` and kept over every run of the same value.
+
+    Attributes:
+        id: Written with every event of the call.
+        runs: How often the procedure was started; a store that lost the reply to a commit starts it again.
+    """
+
+    __slots__ = ("id", "runs")
+
+    def __init__(self) -> None:
+        self.id = new_id()
+        self.runs = 0
+
+    @property
+    def again(self) -> bool:
+        """An earlier run may have committed: look in the trail for this id before judging."""
+        return self.runs > 1
+
+
 class Procedure(Generic[T]):
     """
     One transaction as a value: it can be printed, composed with `yield from`, and run again from its start.
@@ -96,6 +117,9 @@ class Procedure(Generic[T]):
     def script(self) -> Script[T]:
         """Give a fresh generator; each call starts from the beginning with the same arguments."""
         self._used = True
+        command = self._kwargs.get("command")
+        if isinstance(command, Command):
+            command.runs += 1
         return self._script(*self._args, **self._kwargs)
 
     def __iter__(self) -> Script[T]:
@@ -120,17 +144,17 @@ def procedure(script: Any = None, /, *, reads: bool = False, urgent: bool = Fals
     """
     Turn a generator function into one that returns a `Procedure`.
 
-    A parameter named `command_id` that the caller leaves out is filled with a new id when the value is made, so that
-    every run of the same value carries the same id: a store that lost the reply to a commit can ask again.
+    A parameter named `command` is filled in when the value is made, so that every run of the same value carries the same
+    identity: a store that lost the reply to a commit runs it again, and it answers itself.
     """
 
     def wrap(function: Callable[P, Script[T]]) -> Callable[P, Procedure[T]]:
-        wants_id = "command_id" in inspect.signature(function).parameters
+        has_command = "command" in inspect.signature(function).parameters
 
         @functools.wraps(function)
         def make(*args: P.args, **kwargs: P.kwargs) -> Procedure[T]:
-            if wants_id and kwargs.get("command_id") is None:
-                kwargs["command_id"] = new_id()
+            if has_command:
+                kwargs["command"] = Command()
             return Procedure(function, args, kwargs, reads=reads, urgent=urgent)
 
         return make

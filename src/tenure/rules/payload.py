@@ -134,11 +134,12 @@ def decode(text: str | bytes) -> Json:
     text = _text(text)
     _check_nesting(text)
     try:
-        value = _stored(text)
+        # Only a longer text can hold an integer over the limit; looking at each costs a call of Python per integer.
+        value = _stored(text) if len(text) <= DIGITS_MAX else _stored_long(text)
     except json.JSONDecodeError as problem:
         raise _not_json(problem) from None
     except ValueError:
-        # The interpreter refuses to read an integer of this length: read it in pieces, or refuse it by our own limit.
+        # The interpreter has a lower limit than ours: read the integer in pieces.
         value = _stored_long(text)
     if "\\u" in text:
         # Half characters and NUL come in as escapes only; `encode` writes few, so this costs little.
@@ -218,12 +219,13 @@ def survey(
 def _glance(value: Json, max_depth: int, max_bytes: int | None) -> int:  # noqa: C901, PLR0912 - one branch per type
     """Give the traits of a good value, _TOO_LARGE, or _UNFIT without the reason."""
     traits = 0
-    # The text has at least so many bytes: one per child and per character of a string. It is what ends the walk through
-    # a small value that refers to its parts again and again.
+    # What is counted is never more than the text will have: its punctuation, a byte for every value, the characters of
+    # strings. It ends the walk through a small value that refers to its parts again and again.
     room = math.inf if max_bytes is None else max_bytes
     level: list[Json] = [value]
     for depth in range(max_depth + 1):
         below: list[Json] = []
+        room -= len(level)
         for node in level:
             kind = type(node)
             if kind is str:
@@ -236,7 +238,7 @@ def _glance(value: Json, max_depth: int, max_bytes: int | None) -> int:  # noqa:
                         if _join(node) is None:
                             return _UNFIT
                         traits |= SPLIT_CHARACTER
-                room -= len(node)
+                room -= len(node) + 1
             elif kind is int:
                 if not -SAFE_INTEGER <= node <= SAFE_INTEGER:
                     if _too_long(node):
@@ -256,7 +258,7 @@ def _glance(value: Json, max_depth: int, max_bytes: int | None) -> int:  # noqa:
                     if found < 0 or (found & SPLIT_CHARACTER and _repeated(node) is not None):
                         return _UNFIT
                     traits |= found
-                room -= len(node)
+                room -= 4 * len(node)
                 if room < 0:
                     return _TOO_LARGE
                 below.extend(node.values())

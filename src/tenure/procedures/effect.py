@@ -1,0 +1,150 @@
+"""Cross the dispatch boundary and come back: intents, bare marks, outcomes, late receipts; one transaction each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID
+
+from tenure.errors import Conflict, LeaseLost, NotFound
+from tenure.procedures.rows import Placed, evidence_of, fetch, identity, in_scope, lock, repeated, save
+from tenure.rules import dispatch
+from tenure.rules.dispatch import Begun
+from tenure.rules.effect import Effect
+from tenure.rules.job import Change, Job, find_effect
+from tenure.rules.lease import Lease
+from tenure.rules.outcome import Evidence, FailedBeforeDispatch, Outcome, Terms
+from tenure.yields import AfterCommit, Command, Each, Script, Statement, procedure
+
+
+@procedure
+def begin_effect(
+    lease: Lease,
+    name: str,
+    digest: str,
+    terms: Terms,
+    timeout: timedelta,
+    *,
+    resend: bool = False,
+    tenant: str | None = None,
+    command: Command,
+) -> Script[Begun]:
+    """
+    Commit the intent of one call; see `rules.dispatch.begin`.
+
+    Args:
+        digest: Digest of the request's canonical bytes.
+        timeout: The call's own limit.
+    Returns:
+        Whether the call is to be made and how long it may take, or the receipt of an earlier attempt.
+    Locks: as `rows.lock`. Writes: effect, intent, lease, event.
+    """
+    known = yield from fetch(lease.job_id, tenant)
+    effect = find_effect(known.job, name)
+    if effect is not None and (yield from repeated(command, known.job.id)):
+        # Our own intent, whose commit we did not hear of: the call was not made yet.
+        return Begun(effect, effect.is_open, max(effect.deadline_at - known.now, timedelta(0)))
+    change = dispatch.begin(known.job, lease, name, digest, terms, timeout, known.now, resend=resend)
+    yield from save([(known, change)], command)
+    begun: Begun = change.answer
+    return begun
+
+
+@procedure
+def mark_dispatched(lease: Lease, operation_key: str, *, tenant: str | None = None, command: Command) -> Script[Job]:
+    """
+    Commit a bare dispatch mark; see `rules.dispatch.mark`.
+
+    Raises:
+        Conflict: The key belongs to another job of the tenant.
+    Locks: as `rows.lock`. Writes: effect, intent, lease, event.
+    """
+    known = yield from fetch(lease.job_id, tenant)
+    if (yield from repeated(command, known.job.id)):
+        return known.job
+    change = dispatch.mark(known.job, lease, operation_key, known.now)
+    owners = yield Each("effect_owner", [(known.job.tenant, operation_key)])
+    if any(identity(row[2]) != known.job.id for row in owners):
+        raise Conflict(
+            f"operation key {operation_key!r} belongs to another job; a key stands for one operation", code="KEY_IN_USE"
+        )
+    yield from save([(known, change)], command)
+    return change.job
+
+
+@procedure
+def finish_effect(
+    lease: Lease, name: str, outcome: Outcome, *, tenant: str | None = None, command: Command
+) -> Script[Effect | AfterCommit]:
+    """
+    Commit how a call ended; see `rules.dispatch.finish`.
+
+    A holder that lost its lease is refused, and what its call proved is stored as evidence in the same transaction.
+
+    Raises:
+        LeaseLost: After the commit of the evidence.
+    Locks: as `rows.lock`. Writes: effect, evidence, escalation, event.
+    """
+    known = yield from fetch(lease.job_id, tenant)
+    if (yield from repeated(command, known.job.id)):
+        effect = find_effect(known.job, name)
+        assert effect is not None
+        return effect
+    stored = [evidence_of(row) for row in (yield Each("evidence_read", [(lease.job_id,)]))]
+    try:
+        change = dispatch.finish(known.job, lease, name, outcome, stored, known.now)
+    except LeaseLost as lost:
+        change = yield from _late(known, lease, name, outcome, lost, command)
+    yield from save([(known, change)], command)
+    if change.error is not None:
+        return AfterCommit(change.error)
+    settled: Effect = change.answer
+    return settled
+
+
+def _late(
+    known: Placed, lease: Lease, name: str, outcome: Outcome, lost: LeaseLost, command: Command
+) -> Script[Change]:
+    effect = find_effect(known.job, name)
+    evidence = dispatch.evidence_of(outcome)
+    if effect is None or evidence is None:
+        raise lost
+    owners = yield Statement("intent_find", {"operation_key": effect.operation_key, "attempt_id": lease.attempt_id})
+    if all(identity(row[1]) != known.job.id for row in owners):
+        raise lost
+    key = effect.operation_key
+    record = dispatch.stored_evidence(command.id, key, lease.attempt_id, evidence, known.now)
+    return dispatch.receive(known.job, key, lease.attempt_id, record, known.now, error=lost)
+
+
+@procedure
+def submit_evidence(
+    operation_key: str,
+    evidence: Evidence | FailedBeforeDispatch,
+    attempt_id: UUID,
+    *,
+    tenant: str | None = None,
+    command: Command,
+) -> Script[Job]:
+    """
+    Store the receipt of a call that an attempt began, whoever holds the job now; it moves no job.
+
+    Raises:
+        NotFound: No intent of this attempt under this key was ever committed in this scope.
+    Locks: as `rows.lock`. Writes: evidence, escalation, event.
+    """
+    rows = yield Statement("intent_find", {"operation_key": operation_key, "attempt_id": attempt_id})
+    owned = [identity(row[1]) for row in rows if tenant is None or row[0] == tenant]
+    if not owned:
+        raise NotFound(f"attempt {attempt_id} committed no intent under operation key {operation_key!r} in this scope")
+    known = in_scope((yield from lock(owned[:1])), owned[0], tenant)
+    if (yield from repeated(command, known.job.id)):
+        return known.job
+    record = dispatch.stored_evidence(command.id, operation_key, attempt_id, evidence, known.now)
+    before = [evidence_of(row) for row in (yield Each("evidence_read", [(known.job.id,)]))]
+    if any(replace(record, id=e.id, at=e.at, contradicts=e.contradicts, used=e.used) == e for e in before):
+        # The same receipt from the same attempt, handed in twice (a journal that was cut off before its own note).
+        return known.job
+    change = dispatch.receive(known.job, operation_key, attempt_id, record, known.now)
+    yield from save([(known, change)], command)
+    return change.job

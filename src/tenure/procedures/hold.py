@@ -1,0 +1,164 @@
+"""
+What the holder of a lease may ask, always for a batch of jobs: lock once, decide each, save once.
+
+One command that is refused does not hurt the others of its batch: its error is its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from tenure.errors import TenureError
+from tenure.procedures.rows import Placed, fetch, identity, in_scope, lock, placed, read, repeated, save
+from tenure.rules import moves
+from tenure.rules.creation import check_text
+from tenure.rules.job import Change, Job
+from tenure.rules.lease import Lease, check_fence
+from tenure.yields import AfterCommit, Command, Each, Script, procedure
+
+Decide: TypeAlias = Callable[[Job, datetime], Change]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """
+    One command of one lease's holder.
+
+    Attributes:
+        decide: The rule, given the locked job and the store's clock.
+    """
+
+    lease: Lease
+    decide: Decide
+
+
+def completing(lease: Lease, result: Any) -> Ask:
+    """Finish with a result; see `moves.complete`."""
+    return Ask(lease, lambda job, now: moves.complete(job, lease, result, now))
+
+
+def failing(lease: Lease, code: str, message: str, *, retryable: bool, retry_after: timedelta | None = None) -> Ask:
+    """End the attempt with an error; see `moves.fail`."""
+    return Ask(
+        lease,
+        lambda job, now: moves.fail(job, lease, code, message, now, retryable=retryable, retry_after=retry_after),
+    )
+
+
+def timing_out(lease: Lease, code: str, message: str) -> Ask:
+    """End an attempt that ran out of time, as its kind says; see `moves.time_out`."""
+    return Ask(lease, lambda job, now: moves.time_out(job, lease, code, message, now))
+
+
+def marking(rule: Callable[..., Change], lease: Lease, code: str, message: str) -> Ask:
+    """Apply mark_indeterminate, mark_halt_unsafe or mark_timed_out of `moves`."""
+    return Ask(lease, lambda job, now: rule(job, lease, code, message, now))
+
+
+def releasing(lease: Lease, reason: str) -> Ask:
+    """Give the job back unstarted; see `moves.release`."""
+    check_text("reason", reason)
+    return Ask(lease, lambda job, now: moves.release(job, lease, reason, now))
+
+
+def acknowledging(lease: Lease) -> Ask:
+    """Stop because of a cancellation; see `moves.acknowledge_cancellation`."""
+    return Ask(lease, lambda job, now: moves.acknowledge_cancellation(job, lease, now))
+
+
+@procedure
+def hold(asks: Sequence[Ask], *, tenant: str | None = None, command: Command) -> Script[list[Job | TenureError]]:
+    """
+    Decide and write the commands of many leases, at most one for each job.
+
+    Returns:
+        For each command the job after it, or the error that refused it (or that follows the commit).
+    Locks: as `rows.lock`. Writes: the places, effect, event.
+    """
+    found = yield from lock(ask.lease.job_id for ask in asks)
+    done = yield from _done_before(command, found)
+    answers: list[Job | TenureError] = []
+    decided: list[tuple[Placed, Change]] = []
+    for ask in asks:
+        try:
+            known = in_scope(found, ask.lease.job_id, tenant)
+            if ask.lease.job_id in done:
+                answers.append(known.job)
+                continue
+            change = ask.decide(known.job, known.now)
+        except TenureError as refused:
+            answers.append(refused)
+            continue
+        decided.append((known, change))
+        answers.append(change.error or change.job)
+    if decided:
+        yield from save(decided, command)
+    return answers
+
+
+@procedure
+def hold_one(ask: Ask, *, tenant: str | None = None, command: Command) -> Script[Job | AfterCommit]:
+    """
+    Decide and write one command of one lease; see `hold`.
+
+    Raises: What the rule raises.
+    """
+    known = yield from fetch(ask.lease.job_id, tenant)
+    if (yield from repeated(command, known.job.id)):
+        return known.job
+    change = ask.decide(known.job, known.now)
+    yield from save([(known, change)], command)
+    return change.job if change.error is None else AfterCommit(change.error)
+
+
+@procedure(urgent=True)
+def renew(
+    leases: Sequence[Lease],
+    *,
+    progress: Sequence[str | None] | None = None,
+    tenant: str | None = None,
+    command: Command,
+) -> Script[list[Job | TenureError | None]]:
+    """
+    Extend leases.
+
+    Returns:
+        For each lease the job after it; LeaseLost or CancelRequested where it was not extended; None where the row was
+        locked by somebody (its own publish, most likely): neither renewed nor lost, ask again.
+    Locks: the leases, skipping locked ones. Writes: lease; event where an attempt was not started yet.
+    """
+    rows = [(job_id,) for job_id in sorted({lease.job_id for lease in leases})]
+    _, places = yield [Each("authority_lock", rows), Each("place_lock_free", rows)]
+    found = {known.job.id: known for known in (placed(row) for row in places)}
+    missing = [lease.job_id for lease in leases if lease.job_id not in found]
+    seen = (yield from read(missing)) if missing else {}
+    answers: list[Job | TenureError | None] = []
+    decided = []
+    for nth, lease in enumerate(leases):
+        try:
+            if lease.job_id in found:
+                known = in_scope(found, lease.job_id, tenant)
+                told = progress[nth] if progress else None
+                change = moves.renew(known.job, lease, known.now, progress=told)
+                decided.append((known, change))
+                answers.append(change.job)
+            else:
+                known = in_scope(seen, lease.job_id, tenant)
+                check_fence(known.job, lease, known.now)
+                answers.append(None)
+        except TenureError as refused:
+            answers.append(refused)
+    if decided:
+        yield from save(decided, command)
+    return answers
+
+
+def _done_before(command: Command, found: dict[UUID, Placed]) -> Script[set[UUID]]:
+    if not command.again or not found:
+        return set()
+    rows = yield Each("event_known", [(job_id, command.id) for job_id in found])
+    return {identity(row[0]) for row in rows}

@@ -1,0 +1,143 @@
+"""Settle what is uncertain: candidates, one step of a sweep at a time, and a person's statement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from tenure.errors import Invalid
+from tenure.procedures.rows import Placed, evidence_of, fetch, identity, in_scope, lock, place_of, repeated, save
+from tenure.rules import moves, reconcile
+from tenure.rules.creation import check_text
+from tenure.rules.effect import Effect
+from tenure.rules.job import Change, Job
+from tenure.rules.outcome import Evidence
+from tenure.rules.reconcile import Ask, Escalate, Leave, Recover, Settle, Verdict
+from tenure.yields import Command, Each, Script, Statement, procedure
+
+CANDIDATES_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A sweep has to ask a provider before it can go on."""
+
+    job: Job
+    effect: Effect
+
+
+@procedure(reads=True)
+def find_candidates(organization: str, project: str, tenant: str, limit: int) -> Script[list[UUID]]:
+    """Give the ids that a sweep of one scope looks at, oldest first. Locks nothing."""
+    check_text("organization", organization)
+    check_text("project", project)
+    if type(limit) is not int or not 1 <= limit <= CANDIDATES_MAX:
+        raise Invalid(f"limit must be a whole number from 1 to {CANDIDATES_MAX}, not {limit!r}", code="BAD_ARGUMENT")
+    rows = yield Statement(
+        "candidate_list", {"tenant": tenant, "organization": organization, "project": project, "limit": limit}
+    )
+    return [identity(row[0]) for row in rows]
+
+
+@procedure(reads=True)
+def find_candidate_scopes(tenant: str | None) -> Script[list[tuple[str, str, str]]]:
+    """Give every tenant, organization and project that has candidates. Locks nothing."""
+    rows = yield Statement("candidate_scopes", {"tenant": tenant})
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
+@procedure
+def sweep_step(
+    job_id: UUID, organization: str, project: str, tenant: str, *, patient: bool = False, command: Command
+) -> Script[Verdict | Question]:
+    """
+    Do all of a sweep's work on one candidate that needs no provider, or say which effect to ask about.
+
+    Args:
+        patient: See `rules.reconcile.assess`.
+    Locks: the body row, then as `rows.lock`. Writes: the place, effect, evidence, escalation, event.
+    """
+    known = in_scope((yield from lock([job_id], terminal=True)), job_id, tenant)
+    job = known.job
+    if (job.organization, job.project) != (organization, project):
+        return Verdict("leave", job_id, job.status, "it is of another organization or project")
+    stored = [record for row in (yield Each("evidence_read", [(job_id,)])) if not (record := evidence_of(row)).used]
+    while True:
+        step = reconcile.assess(known.job, stored, known.now, patient=patient)
+        if isinstance(step, Ask):
+            return Question(known.job, step.effect)
+        if isinstance(step, Leave):
+            return Verdict("leave", job_id, known.job.status, step.reason)
+        change, verdict = _done(known, step)
+        yield from save([(known, change)], command)
+        known = Placed(change.job, place_of(change.job, known.now), known.now)
+        if isinstance(step, Settle):
+            stored = [record for record in stored if record.id != step.evidence.id]
+        # A recovered job is assessed again in the same transaction, and so is one with further open effects.
+        if verdict is not None and not (isinstance(step, Settle) and any(e.is_open for e in change.job.effects)):
+            return verdict
+
+
+def _done(known: Placed, step: Recover | Settle | Escalate) -> tuple[Change, Verdict | None]:
+    job = known.job
+    if isinstance(step, Recover):
+        recovered = moves.recover(job, known.now)
+        assert recovered is not None, "assess saw an expired lease"
+        return recovered, None
+    if isinstance(step, Settle):
+        change = reconcile.settle_stored(job, step.effect, step.evidence, known.now)
+        return change, Verdict("resolve", job.id, change.job.status, f"stored evidence: {step.evidence.kind}")
+    change = reconcile.escalate(job, step.reason, known.now)
+    return change, Verdict("escalate", job.id, change.job.status, step.reason)
+
+
+@procedure
+def sweep_answer(question: Question, evidence: Evidence, *, patient: bool = False, command: Command) -> Script[Verdict]:
+    """
+    Apply what a provider said, if the effect is still open.
+
+    Locks: the body row, then as `rows.lock`. Writes: the place, effect, escalation, event.
+    """
+    job_id = question.job.id
+    known = yield from fetch(job_id, question.job.tenant, terminal=True)
+    if (yield from repeated(command, job_id)):
+        return Verdict("resolve", job_id, known.job.status, "the provider answered")
+    key = question.effect.operation_key
+    effect = next((e for e in known.job.effects if e.operation_key == key and e.is_open), None)
+    if effect is None or known.job.escalated_at is not None or known.job.authority.frozen:
+        return Verdict("leave", job_id, known.job.status, "somebody else has dealt with it meanwhile")
+    change = reconcile.judge(known.job, effect, evidence, known.now, patient=patient)
+    yield from save([(known, change)], command)
+    if change.job.escalated_at is not None:
+        return Verdict("escalate", job_id, change.job.status, change.job.escalation_reason or "")
+    if not change.events:
+        return Verdict("leave", job_id, change.job.status, "the provider has no answer that counts yet")
+    return Verdict("resolve", job_id, change.job.status, f"the provider answered for {key}")
+
+
+@procedure
+def reconcile_dispatched(
+    job_id: UUID,
+    evidence: Evidence,
+    *,
+    operation_key: str | None,
+    reason: str,
+    actor: str,
+    tenant: str | None = None,
+    command: Command,
+) -> Script[Job]:
+    """
+    Settle by a person's statement; see `rules.reconcile.state_fact`.
+
+    Locks: the body row, then as `rows.lock`. Writes: the place, effect, evidence, escalation, event.
+    """
+    check_text("reason", reason)
+    check_text("actor", actor)
+    known = yield from fetch(job_id, tenant, terminal=True)
+    if (yield from repeated(command, job_id)):
+        return known.job
+    change = reconcile.state_fact(
+        known.job, evidence, command.id, known.now, key=operation_key, actor=actor, reason=reason
+    )
+    yield from save([(known, change)], command)
+    return change.job

@@ -1,0 +1,398 @@
+"""
+The dispatch boundary: when a call may be made, how it ended, and what a late receipt means.
+
+Begin writes the intent before the call. After that only an explicit outcome, evidence or a person's statement settles
+the effect; every other ending leaves it open, and an open effect is never sent again by another attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from tenure.errors import (
+    ApprovalRefused,
+    Conflict,
+    EffectRejected,
+    IdentityRefused,
+    IllegalMove,
+    Invalid,
+    LeaseLost,
+    Uncertain,
+)
+from tenure.rules.effect import (
+    EFFECT_MOVES,
+    MARK,
+    NAME_MAX,
+    Effect,
+    EffectState,
+    Intent,
+    SettledBy,
+    StoredEvidence,
+    check_name,
+    operation_key,
+)
+from tenure.rules.envelope import EXECUTION_KEY, check_governance, validate_execution_identity_for_dispatch
+from tenure.rules.event import EventName
+from tenure.rules.job import Change, Job, find_effect, move, note, with_effect
+from tenure.rules.lease import Lease, check_fence
+from tenure.rules.moves import refuse_cancelled
+from tenure.rules.outcome import (
+    Absent,
+    Accepted,
+    Declined,
+    Evidence,
+    FailedBeforeDispatch,
+    NoAnswer,
+    Outcome,
+    Rejected,
+    Succeeded,
+    Terms,
+    Unknown,
+)
+from tenure.rules.payload import clean_text
+from tenure.rules.status import Status
+
+# What a stored evidence may be; `not_sent` is a worker's own word that its call never left.
+ACCEPTED, DECLINED, ABSENT, NOT_SENT = "accepted", "declined", "absent", "not_sent"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """
+    The answer to a begin.
+
+    Attributes:
+        send: The call is to be made; False when an earlier attempt's receipt is in `effect`.
+        timeout: How long the call may take, from now.
+    """
+
+    effect: Effect
+    send: bool
+    timeout: timedelta
+
+
+def begin(
+    job: Job,
+    lease: Lease,
+    name: str,
+    digest: str,
+    terms: Terms,
+    timeout: timedelta,
+    now: datetime,
+    *,
+    resend: bool = False,
+) -> Change:
+    """
+    Record the intent of one call, before it is made.
+
+    Args:
+        digest: Digest of the request's canonical bytes.
+        timeout: The call's own limit; the lease may end it sooner.
+        resend: Send an open effect again under the same key, within the same attempt, where the provider declares that
+            it performs one request per key and still remembers this one.
+    Raises:
+        Conflict: The name was used with another request.
+        EffectRejected: The provider refused it before; an operator may reopen it.
+        Uncertain: It is open, or the provider may have forgotten the key.
+        IdentityRefused, ApprovalRefused: The envelopes do not allow a dispatch.
+    """
+    held = check_fence(job, lease, now)
+    refuse_cancelled(job)
+    check_name(name)
+    refuse_unidentified(job)
+    refuse_ungoverned(job, now)
+    if timeout <= timedelta(0):
+        raise Invalid(f"an effect's deadline must be longer than zero, not {timeout}", code="BAD_DURATION")
+    allowed = min(timeout, held.expires_at - now)
+    known = find_effect(job, name)
+    if known is not None and known.request_digest and known.request_digest != digest:
+        raise Conflict(
+            f"effect {name!r} of job {job.id} was begun with another request; an effect's name stands for one request",
+            code="EFFECT_MISMATCH",
+        )
+    if known is not None and known.state is EffectState.SUCCEEDED:
+        return replace(_promoted(job, now, known, sent=False), answer=Begun(known, send=False, timeout=allowed))
+    if known is not None and known.state is EffectState.REJECTED:
+        raise EffectRejected(f"the provider refused effect {name!r} of job {job.id}: {known.reason}")
+    if known is not None and known.is_open:
+        if not (resend and _may_resend(known, held, now)):
+            raise Uncertain(
+                f"effect {name!r} of job {job.id} is open: whether {known.operation_key} reached the provider is not "
+                f"known. It is not sent again; a sweep or reconcile_dispatched settles it"
+            )
+        return Change(job=job, answer=Begun(known, send=True, timeout=allowed))
+    if known is not None and not _key_still_good(known, now):
+        raise Uncertain(
+            f"effect {name!r} of job {job.id}: the provider's memory of {known.operation_key} has ended, so a sender "
+            f"that was paused could not be told apart from a new one. Settle it with reconcile_dispatched"
+        )
+    intent = Effect(
+        name=name,
+        state=EffectState.PENDING,
+        operation_key=known.operation_key if known else operation_key(job.kind, job.id, name),
+        request_digest=digest,
+        attempt_id=held.attempt_id,
+        generation=held.generation,
+        created_at=known.created_at if known and known.request_digest else now,
+        begun_at=now,
+        deadline_at=now + allowed,
+        terms=terms,
+        ordinal=known.ordinal if known else 0,
+    )
+    return replace(_intended(job, intent, now), answer=Begun(intent, send=True, timeout=allowed))
+
+
+def mark(job: Job, lease: Lease, key: str, now: datetime) -> Change:
+    """
+    Record a bare dispatch mark under a key of the caller's.
+
+    Raises:
+        Uncertain: The same key is open already: a second dispatch under it would be a second send.
+        Conflict: Another key is open on this job.
+    """
+    held = check_fence(job, lease, now)
+    refuse_cancelled(job)
+    if not isinstance(key, str) or not key or len(key) > NAME_MAX or not key.isprintable():
+        raise Invalid(f"an operation key is 1 to {NAME_MAX} printable characters, not {key!r}", code="BAD_KEY")
+    if EXECUTION_KEY in job.payload:
+        refuse_unidentified(job)
+    refuse_ungoverned(job, now)
+    if any(effect.operation_key == key and effect.name != MARK for effect in job.effects):
+        raise Conflict(f"operation key {key!r} belongs to a named effect of job {job.id}", code="KEY_IN_USE")
+    known = job.mark
+    if known is not None and known.is_open and known.operation_key != key:
+        raise Conflict(f"job {job.id} has an open mark under another key; settle that first", code="MARK_OPEN")
+    if known is not None and (known.is_open or known.state is EffectState.CLOSED):
+        raise Uncertain(
+            f"operation key {known.operation_key!r} of job {job.id} is already marked; reconcile it, do not send again"
+        )
+    if known is not None and EffectState.PENDING not in EFFECT_MOVES[known.state]:
+        raise IllegalMove(f"operation key {known.operation_key!r} of job {job.id} was accepted; it is not sent again")
+    record = Effect(
+        name=MARK,
+        state=EffectState.PENDING,
+        operation_key=key,
+        request_digest="",
+        attempt_id=held.attempt_id,
+        generation=held.generation,
+        created_at=now,
+        begun_at=now,
+        deadline_at=held.expires_at,
+    )
+    return _intended(job, record, now)
+
+
+def finish(
+    job: Job, lease: Lease, name: str, outcome: Outcome, stored: Sequence[StoredEvidence], now: datetime
+) -> Change:
+    """
+    Record how a call ended.
+
+    A pending cancellation does not refuse it: the receipt is a fact about the past.
+
+    Args:
+        stored: Evidence already handed in for this job; another receipt among it is the proof of a duplicate.
+    Raises:
+        IllegalMove: The effect is not open, or another attempt began it.
+    """
+    held = check_fence(job, lease, now)
+    effect = find_effect(job, name)
+    if name == MARK or effect is None:
+        raise IllegalMove(f"job {job.id} has no effect {name!r} that was begun")
+    if not effect.is_open or effect.attempt_id != held.attempt_id:
+        raise IllegalMove(f"effect {name!r} of job {job.id} is {effect.state} and not open in this attempt")
+    settled = settled_effect(effect, outcome, now)
+    data = {
+        "name": name,
+        "operation_key": effect.operation_key,
+        "state": settled.state.value,
+        "by": SettledBy.OUTCOME.value,
+    }
+    change = Change(
+        job=with_effect(job, settled),
+        effects=(settled,),
+        events=(note(job, EventName.EFFECT_SETTLED, now, data=data),),
+        answer=settled,
+    )
+    rivals = [
+        e for e in stored if e.operation_key == effect.operation_key and not e.contradicts and contradicts(settled, e)
+    ]
+    return _escalated(change, rivals, now)
+
+
+def settled_effect(effect: Effect, outcome: Outcome, now: datetime) -> Effect:
+    """Give the record after a call's own outcome; what is not surely one of the three others is unknown."""
+    match outcome:
+        case Succeeded(receipt):
+            state, receipt_value, reason = EffectState.SUCCEEDED, receipt, None
+        case FailedBeforeDispatch(why):
+            state, receipt_value, reason = EffectState.FAILED_BEFORE_DISPATCH, None, why
+        case Rejected(why):
+            state, receipt_value, reason = EffectState.REJECTED, None, why
+        case Unknown(why):
+            state, receipt_value, reason = EffectState.UNKNOWN, None, why
+        case _:
+            state, receipt_value, reason = EffectState.UNKNOWN, None, "the provider gave no outcome"
+    return replace(
+        effect,
+        state=state,
+        receipt=receipt_value,
+        reason=clean_text(reason)[0] if reason else None,
+        settled_at=None if state is EffectState.UNKNOWN else now,
+        settled_by=None if state is EffectState.UNKNOWN else SettledBy.OUTCOME,
+    )
+
+
+def receive(
+    job: Job,
+    key: str,
+    attempt_id: UUID | None,
+    evidence: StoredEvidence,
+    now: datetime,
+    *,
+    error: LeaseLost | None = None,
+) -> Change:
+    """
+    Store evidence that somebody without authority hands in; it moves no job.
+
+    Evidence for an open effect waits for reconciliation and clears an escalation, because there is now something to
+    settle by. Evidence that contradicts a settled effect escalates the job, in any status.
+
+    Args:
+        error: Raised after the commit: the refusal of the finish that this evidence came with.
+    """
+    effect = next((e for e in job.effects if e.operation_key == key), None)
+    data = {"operation_key": key, "kind": evidence.kind, "attempt_id": str(attempt_id) if attempt_id else None}
+    events = (note(job, EventName.EVIDENCE_RECEIVED, now, data=data),)
+    if contradicts(effect, evidence):
+        return _escalated(Change(job=job, events=events, error=error), [evidence], now)
+    after = job
+    if effect is not None and effect.is_open and job.escalated_at is not None:
+        after = replace(job, escalated_at=None, escalation_reason=None)
+    return Change(job=after, events=events, evidence=(evidence,), error=error)
+
+
+def contradicts(effect: Effect | None, evidence: StoredEvidence) -> bool:
+    """
+    Say whether evidence disagrees with what is settled: an acceptance nobody counted, or a second receipt.
+
+    An effect that was reopened has another key; an acceptance under the old one contradicts its rejection.
+    """
+    if evidence.kind != ACCEPTED:
+        return False
+    if effect is None:
+        return True
+    if effect.is_open:
+        return False
+    if effect.state is not EffectState.SUCCEEDED:
+        return True
+    return effect.settled_by is not SettledBy.COMPLETION and effect.receipt != evidence.receipt
+
+
+def evidence_of(outcome: Outcome) -> Evidence | FailedBeforeDispatch | None:
+    """Turn a call's outcome into evidence, for a worker that may no longer finish; None where it proves nothing."""
+    match outcome:
+        case Succeeded(receipt):
+            return Accepted(receipt)
+        case Rejected(reason):
+            return Declined(reason)
+        case FailedBeforeDispatch():
+            return outcome
+        case _:
+            return None
+
+
+def stored_evidence(
+    evidence_id: UUID, key: str, attempt_id: UUID | None, evidence: Evidence | FailedBeforeDispatch, now: datetime
+) -> StoredEvidence:
+    """
+    Make the record of evidence.
+
+    Raises:
+        Invalid: NoAnswer, or not evidence at all: it proves nothing.
+    """
+    match evidence:
+        case Accepted(receipt):
+            return StoredEvidence(evidence_id, key, attempt_id, ACCEPTED, receipt, None, now)
+        case Declined(reason):
+            return StoredEvidence(evidence_id, key, attempt_id, DECLINED, None, clean_text(reason)[0], now)
+        case Absent():
+            return StoredEvidence(evidence_id, key, attempt_id, ABSENT, None, None, now)
+        case FailedBeforeDispatch(reason):
+            return StoredEvidence(evidence_id, key, attempt_id, NOT_SENT, None, clean_text(reason)[0], now)
+        case NoAnswer():
+            raise Invalid("NoAnswer settles nothing; give Accepted, Declined or Absent", code="NO_EVIDENCE")
+        case _:
+            raise Invalid(
+                f"{type(evidence).__name__} is not evidence; give tenure.Accepted, Declined or Absent",
+                code="NO_EVIDENCE",
+            )
+
+
+def refuse_unidentified(job: Job) -> None:
+    """Raise IdentityRefused unless the execution envelope is whole and agrees with the row."""
+    reasons = validate_execution_identity_for_dispatch(job)
+    if reasons:
+        raise IdentityRefused(
+            f"job {job.id} may not dispatch: {'; '.join(reasons)}. Create it with execution=ExecutionInput(...)",
+            reasons=tuple(reasons),
+        )
+
+
+def refuse_ungoverned(job: Job, now: datetime) -> None:
+    """Raise ApprovalRefused when a governance envelope does not allow a dispatch."""
+    reasons = check_governance(job, now)
+    if reasons:
+        raise ApprovalRefused(f"job {job.id} may not dispatch: {'; '.join(reasons)}")
+
+
+def _may_resend(effect: Effect, held: Lease, now: datetime) -> bool:
+    terms = effect.terms
+    return (
+        terms is not None
+        and terms.honours_key
+        and effect.attempt_id == held.attempt_id
+        and remembers(terms, effect.created_at, now)
+    )
+
+
+def _key_still_good(effect: Effect, now: datetime) -> bool:
+    """After a look-up found nothing, the same key may be sent only while the provider would still catch a late twin."""
+    if effect.settled_by not in {SettledBy.LOOKUP, SettledBy.EVIDENCE}:
+        return True
+    return effect.terms is not None and effect.terms.honours_key and remembers(effect.terms, effect.created_at, now)
+
+
+def remembers(terms: Terms, first_intent_at: datetime, now: datetime) -> bool:
+    """Say whether the provider still remembers a key first used then."""
+    return terms.retention is not None and now < first_intent_at + terms.retention
+
+
+def _promoted(job: Job, now: datetime, effect: Effect, *, sent: bool) -> Change:
+    """Become running: with an event where that changes the status or an intent is written."""
+    data = {"name": effect.name, "operation_key": effect.operation_key, "sent": sent}
+    if job.status is Status.RUNNING and not sent:
+        return Change(job=job)
+    return move(job, Status.RUNNING, EventName.DISPATCHED, now, data=data, effects=(effect,) if sent else ())
+
+
+def _intended(job: Job, effect: Effect, now: datetime) -> Change:
+    change = _promoted(job, now, effect, sent=True)
+    return replace(change, intents=(Intent(effect.operation_key, effect.attempt_id, now),))
+
+
+def _escalated(change: Change, rivals: Sequence[StoredEvidence], now: datetime) -> Change:
+    """Add contradicting evidence to a change: it is kept, and a person is asked."""
+    if not rivals:
+        return change
+    keys = ", ".join(sorted({rival.operation_key for rival in rivals}))
+    reason = f"evidence contradicts what is settled for {keys}: the provider may have acted twice"
+    return replace(
+        change,
+        job=replace(change.job, escalated_at=now, escalation_reason=reason),
+        events=(*change.events, note(change.job, EventName.ESCALATED, now, data={"reason": reason})),
+        evidence=(*change.evidence, *(replace(rival, contradicts=True) for rival in rivals)),
+    )

@@ -1,0 +1,156 @@
+"""
+The durable record of one outside act, and its own small table.
+
+`pending` is the intent, committed before the call. The bare dispatch mark of a caller who names no effect is a record
+without a name: the same predicate asks about it and the same unique index guards its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from tenure.errors import Invalid
+from tenure.rules.outcome import Terms
+
+MARK = ""  # the name of the bare dispatch mark
+NAME_MAX = 200
+
+
+class EffectState(StrEnum):
+    """Where an effect stands; `closed` is for bare marks that a failure closed."""
+
+    PENDING = "pending"
+    SUCCEEDED = "succeeded"
+    FAILED_BEFORE_DISPATCH = "failed_before_dispatch"
+    REJECTED = "rejected"
+    UNKNOWN = "unknown"
+    CLOSED = "closed"
+
+
+OPEN = frozenset({EffectState.PENDING, EffectState.UNKNOWN})
+
+EFFECT_MOVES: Mapping[EffectState, frozenset[EffectState]] = {
+    EffectState.PENDING: frozenset(EffectState) - {EffectState.PENDING},
+    EffectState.UNKNOWN: frozenset(EffectState) - {EffectState.PENDING, EffectState.UNKNOWN},
+    EffectState.FAILED_BEFORE_DISPATCH: frozenset({EffectState.PENDING}),
+    EffectState.REJECTED: frozenset({EffectState.FAILED_BEFORE_DISPATCH, EffectState.PENDING}),
+    EffectState.CLOSED: frozenset({EffectState.FAILED_BEFORE_DISPATCH, EffectState.REJECTED}),
+    EffectState.SUCCEEDED: frozenset(),
+}
+
+
+class SettledBy(StrEnum):
+    """Whose word settled an effect."""
+
+    OUTCOME = "outcome"
+    EVIDENCE = "evidence"
+    LOOKUP = "lookup"
+    STATEMENT = "statement"
+    COMPLETION = "completion"
+    FAILURE = "failure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """
+    One outside act of a job.
+
+    Attributes:
+        name: Unique within the job; empty for the bare mark.
+        operation_key: What the provider is asked by; unique per tenant.
+        request_digest: Digest of the request's canonical bytes; empty after a reopening.
+        receipt: The provider's evidence, a JSON value.
+        reason: Why it failed, was rejected or is unknown.
+        attempt_id: The attempt that wrote the latest intent.
+        created_at: The first intent.
+        begun_at: The latest intent.
+        deadline_at: When the call of the latest intent had to be over.
+        terms: What the provider declared at the latest intent; None for the bare mark.
+        ordinal: How often it was reopened.
+        lookups: How often the provider was asked without an answer that counts.
+        asked_at: When the provider was last asked.
+    """
+
+    name: str
+    state: EffectState
+    operation_key: str
+    request_digest: str
+    attempt_id: UUID
+    generation: int
+    created_at: datetime
+    begun_at: datetime
+    deadline_at: datetime
+    terms: Terms | None = None
+    receipt: Any = None
+    reason: str | None = None
+    settled_at: datetime | None = None
+    settled_by: SettledBy | None = None
+    ordinal: int = 0
+    lookups: int = 0
+    asked_at: datetime | None = None
+
+    @property
+    def provider(self) -> str | None:
+        """The provider's registered name."""
+        return self.terms.provider if self.terms else None
+
+    @property
+    def is_open(self) -> bool:
+        """Nobody can say yet whether the world acted."""
+        return self.state in OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """One intent as it was committed; kept for good, so that a late receipt can be matched to it."""
+
+    operation_key: str
+    attempt_id: UUID
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvidence:
+    """
+    Evidence as it was handed in.
+
+    Attributes:
+        kind: accepted, declined, absent or no_answer.
+        contradicts: It disagrees with a settled effect: proof of a duplicate, for a person.
+        used: Reconciliation has settled by it.
+    """
+
+    id: UUID
+    operation_key: str
+    attempt_id: UUID | None
+    kind: str
+    receipt: Any
+    reason: str | None
+    at: datetime
+    contradicts: bool = False
+    used: bool = False
+
+
+def open_effects(effects: Iterable[Effect]) -> tuple[Effect, ...]:
+    """The open ones, in the order given."""
+    return tuple(effect for effect in effects if effect.state in OPEN)
+
+
+def operation_key(kind: str, job_id: UUID, name: str, ordinal: int = 0) -> str:
+    """Make the key of an effect: the service makes it, no model or handler does."""
+    key = f"{kind}:{job_id}:{name}"
+    return f"{key}#{ordinal}" if ordinal else key
+
+
+def check_name(name: str) -> str:
+    """Refuse an effect's name that is empty, too long, or could be mistaken for another key's part."""
+    if not isinstance(name, str) or not name or len(name) > NAME_MAX or not name.isprintable():
+        raise Invalid(f"an effect's name is 1 to {NAME_MAX} printable characters, not {name!r}", code="BAD_NAME")
+    if "#" in name or ":" in name:
+        raise Invalid(f"an effect's name holds no '#' or ':', they separate operation keys: {name!r}", code="BAD_NAME")
+    return name

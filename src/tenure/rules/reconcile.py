@@ -1,0 +1,363 @@
+"""
+Evidence to verdict: what a sweep does with each candidate, and what a piece of evidence does to a job.
+
+The order of questions is the contract's, and the same stored state with the same answers gives the same result. Nothing
+here ever sends: the most a sweep may do is queue a job whose next attempt sends what is proven not to have happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from tenure.errors import Invalid
+from tenure.rules.dispatch import (
+    ABSENT,
+    ACCEPTED,
+    DECLINED,
+    NOT_SENT,
+    contradicts,
+    receive,
+    remembers,
+    stored_evidence,
+)
+from tenure.rules.effect import MARK, Effect, EffectState, SettledBy, StoredEvidence, open_effects
+from tenure.rules.event import EventName
+from tenure.rules.job import Change, Job, illegal, move, note, open_boundary, with_effect
+from tenure.rules.lease import live
+from tenure.rules.outcome import Evidence, NoAnswer
+from tenure.rules.status import LIVE, TERMINAL, Status
+
+COMMAND = "reconcile_dispatched"
+# A provider that has no answer yet is asked again after 1, 2, 4 ... seconds, at most a minute apart.
+_ASK_AGAIN_MAX = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """
+    What a sweep did with one candidate.
+
+    Attributes:
+        action: leave, resolve or escalate.
+        status: The job's status after it.
+    """
+
+    action: str
+    job_id: UUID
+    status: Status
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Nothing to do here, or not now."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recover:
+    """The lease ended with an open boundary: first make the job indeterminate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Stored evidence settles this effect."""
+
+    effect: Effect
+    evidence: StoredEvidence
+
+
+@dataclass(frozen=True, slots=True)
+class Escalate:
+    """A person has to look."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the provider about this effect."""
+
+    effect: Effect
+
+
+Step: TypeAlias = Leave | Recover | Settle | Escalate | Ask
+
+
+def assess(  # noqa: C901 - the contract's order of questions, one after the other
+    job: Job, stored: Sequence[StoredEvidence], now: datetime, *, patient: bool = False
+) -> Step:
+    """
+    Say what a sweep does next with one candidate.
+
+    Args:
+        stored: Evidence kept for this job that has not been used.
+        patient: Respect the pause between two questions to a provider; the bare verb asks at once.
+    """
+    if job.authority.frozen:
+        return Leave("the tenant or the database is frozen")
+    opened = open_effects(job.effects)
+    if job.status in LIVE and job.lease is not None:
+        if live(job.lease, now):
+            return Leave("its lease is live")
+        return Recover() if opened else Leave("the lease ended before any dispatch; a claim takes it again")
+    if job.status not in TERMINAL:
+        return Leave(f"it is {job.status}")
+    for effect in opened:
+        for evidence in stored:
+            if evidence.operation_key == effect.operation_key and _settles(effect, evidence, evidence.at):
+                return Settle(effect, evidence)
+    if job.escalated_at is not None:
+        return Leave("it waits for a person")
+    if job.status is Status.TIMED_OUT:
+        return Escalate("it timed out; what happened has to be verified by a person")
+    if not opened:
+        if job.status is Status.INDETERMINATE:
+            return Escalate("it is indeterminate and has no operation key to ask a provider by")
+        return Leave("nothing about it is open")
+    due = [effect for effect in opened if not patient or _ask_due(effect, now)]
+    return Ask(due[0]) if due else Leave("the provider was asked and has no answer yet")
+
+
+def judge(job: Job, effect: Effect, evidence: Evidence, now: datetime, *, patient: bool = False) -> Change:
+    """
+    Decide by a provider's answer: settle, ask again later, or escalate.
+
+    Args:
+        patient: Ask again until the job's `escalate_after` has passed; the bare verb escalates at once.
+    """
+    why = "no answer"
+    if not isinstance(evidence, NoAnswer):
+        record = stored_evidence(effect.attempt_id, effect.operation_key, effect.attempt_id, evidence, now)
+        if _settles(effect, record, now):
+            return settle(job, effect, record, SettledBy.LOOKUP, now)
+        why = "the provider knows nothing of it, which does not count yet or not at all"
+    asked = replace(effect, lookups=effect.lookups + 1, asked_at=now)
+    since = job.finished_at or effect.begun_at
+    if patient and now < since + job.options.escalate_after:
+        return Change(job=with_effect(job, asked), effects=(asked,))
+    change = escalate(job, f"{effect.operation_key}: {why}; find out whether the provider acted, then reconcile", now)
+    return replace(change, job=with_effect(change.job, asked), effects=(asked,))
+
+
+def escalate(job: Job, reason: str, now: datetime) -> Change:
+    """Hand a job to a person; the status stays."""
+    after = replace(job, escalated_at=now, escalation_reason=reason)
+    return Change(job=after, events=(note(job, EventName.ESCALATED, now, data={"reason": reason}),))
+
+
+def resume_sweep(job: Job, now: datetime, *, actor: str) -> Change:
+    """Clear an escalation, so that sweeps look at the job again."""
+    if job.escalated_at is None:
+        raise illegal(job, "be swept again: it is not escalated")
+    effects = tuple(replace(effect, lookups=0, asked_at=None) for effect in open_effects(job.effects))
+    after = replace(job, escalated_at=None, escalation_reason=None)
+    for effect in effects:
+        after = with_effect(after, effect)
+    return Change(job=after, effects=effects, events=(note(job, EventName.RESUMED, now, actor=actor),))
+
+
+def settle_stored(job: Job, effect: Effect, evidence: StoredEvidence, now: datetime) -> Change:
+    """Settle by evidence that was handed in earlier; further receipts among it may contradict."""
+    # A worker's late word that its own call never left is that call's outcome, not a look-up that may be overtaken.
+    by = SettledBy.OUTCOME if evidence.kind == NOT_SENT else SettledBy.EVIDENCE
+    change = settle(job, effect, evidence, by, now)
+    return replace(change, evidence=(replace(evidence, used=True),))
+
+
+def state_fact(
+    job: Job, evidence: Evidence, evidence_id: UUID, now: datetime, *, key: str | None, actor: str, reason: str
+) -> Change:
+    """
+    Settle by a person's statement.
+
+    Args:
+        key: Which effect it speaks of; None means the only open one.
+    Raises:
+        IllegalMove: The job is not terminal, or there is nothing left to state.
+        Invalid: Several boundaries are open and no key was given, or the key is not of this job.
+    """
+    if job.status not in TERMINAL:
+        raise illegal(job, "be reconciled: it is not terminal")
+    effect = _meant(job, key)
+    record = stored_evidence(evidence_id, effect.operation_key if effect else "", None, evidence, now)
+    if effect is not None and (effect.is_open or effect.state is EffectState.CLOSED):
+        if effect.state is EffectState.CLOSED and record.kind == ACCEPTED:
+            return receive(job, effect.operation_key, None, record, now)
+        change = settle(job, effect, record, SettledBy.STATEMENT, now, actor=actor, reason=reason)
+        return replace(change, evidence=(replace(record, used=True),))
+    if effect is not None and contradicts(effect, record):
+        return receive(job, effect.operation_key, None, record, now)
+    if open_boundary(job) or job.status not in {Status.INDETERMINATE, Status.TIMED_OUT}:
+        raise illegal(job, "be reconciled by this statement: nothing it speaks of is open")
+    data = {"evidence": record.kind, "by": SettledBy.STATEMENT.value, "reason": reason}
+    return _stated(job, record, now, actor=actor, data=data)
+
+
+def settle(
+    job: Job,
+    effect: Effect,
+    evidence: StoredEvidence,
+    by: SettledBy,
+    now: datetime,
+    *,
+    actor: str | None = None,
+    reason: str | None = None,
+) -> Change:
+    """
+    Settle one effect, and move the job when no boundary is open any more.
+
+    A timed-out job moves only by a person's statement; of cancelled and halt_unsafe jobs only the effect is settled.
+    """
+    settled = replace(
+        effect,
+        state=_STATE_OF[evidence.kind],
+        receipt=evidence.receipt,
+        reason=evidence.reason,
+        settled_at=now,
+        settled_by=by,
+    )
+    data: dict[str, Any] = {
+        "name": effect.name,
+        "operation_key": effect.operation_key,
+        "state": settled.state.value,
+        "evidence": evidence.kind,
+        "by": by.value,
+    }
+    if reason:
+        data["reason"] = reason
+    before = replace(with_effect(job, settled), escalated_at=None, escalation_reason=None)
+    events = (note(job, EventName.EFFECT_SETTLED, now, actor=actor, data=data),)
+    movable = job.status is Status.INDETERMINATE or (job.status is Status.TIMED_OUT and by is SettledBy.STATEMENT)
+    if not movable or open_boundary(before):
+        return Change(job=before, effects=(settled,), events=events)
+    moved = _resolve(before, settled, evidence, now, actor=actor, data=data)
+    return replace(moved, effects=(settled,), events=(*events, *moved.events))
+
+
+def _resolve(
+    job: Job, effect: Effect, evidence: StoredEvidence, now: datetime, *, actor: str | None, data: dict[str, Any]
+) -> Change:
+    policy = job.on_reconciled or ("complete" if effect.name == MARK else "resume")
+    if job.cancel_requested_at is not None:
+        return move(job, Status.CANCELLED, EventName.RECONCILED, now, command=COMMAND, actor=actor, data=data)
+    if evidence.kind == DECLINED:
+        return _declined(job, evidence.reason, now, actor=actor, data=data)
+    if policy == "resume":
+        return move(
+            job,
+            Status.QUEUED,
+            EventName.RECONCILED,
+            now,
+            command=COMMAND,
+            actor=actor,
+            data=data,
+            run_at=now,
+            max_attempts=max(job.max_attempts, job.attempt_count + 1),
+            error_code=None,
+            error_message=None,
+        )
+    if any(known.state is EffectState.REJECTED for known in job.effects):
+        return _declined(job, "another effect of the job was declined", now, actor=actor, data=data)
+    return _stated(job, evidence, now, actor=actor, data=data)
+
+
+def _stated(job: Job, evidence: StoredEvidence, now: datetime, *, actor: str | None, data: dict[str, Any]) -> Change:
+    """The handler has nothing more to do: accepted completes, everything else fails."""
+    cleared = replace(job, escalated_at=None, escalation_reason=None)
+    if evidence.kind == ACCEPTED:
+        return move(
+            cleared,
+            Status.COMPLETED,
+            EventName.RECONCILED,
+            now,
+            command=COMMAND,
+            actor=actor,
+            data=data,
+            result=evidence.receipt,
+            error_code=None,
+            error_message=None,
+        )
+    declined = evidence.kind == DECLINED
+    return move(
+        cleared,
+        Status.FAILED,
+        EventName.RECONCILED,
+        now,
+        command=COMMAND,
+        actor=actor,
+        data=data,
+        error_code="PROVIDER_DECLINED" if declined else "NOT_DISPATCHED",
+        error_message=evidence.reason or "the provider did not act",
+    )
+
+
+def _declined(job: Job, reason: str | None, now: datetime, *, actor: str | None, data: dict[str, Any]) -> Change:
+    status = Status.DEAD_LETTER if job.on_declined == "dead_letter" else Status.FAILED
+    return move(
+        job,
+        status,
+        EventName.RECONCILED,
+        now,
+        command=COMMAND,
+        actor=actor,
+        data=data,
+        error_code="PROVIDER_DECLINED",
+        error_message=reason or "the provider declined",
+    )
+
+
+_STATE_OF = {
+    ACCEPTED: EffectState.SUCCEEDED,
+    DECLINED: EffectState.REJECTED,
+    ABSENT: EffectState.FAILED_BEFORE_DISPATCH,
+    NOT_SENT: EffectState.FAILED_BEFORE_DISPATCH,
+}
+
+
+def _settles(effect: Effect, evidence: StoredEvidence, at: datetime) -> bool:
+    """
+    Say whether evidence is enough without a person.
+
+    "Not there" counts only from a look-up that is complete, after the call's deadline and the provider's own settling
+    time; and only where the provider performs one request per key and still remembers this one, because a paused worker
+    may wake up and send. A worker's word that its own call never left counts for the intent that it wrote.
+    """
+    if evidence.kind == NOT_SENT:
+        return evidence.attempt_id == effect.attempt_id
+    if evidence.kind != ABSENT:
+        return evidence.kind in {ACCEPTED, DECLINED}
+    terms = effect.terms
+    return (
+        terms is not None
+        and terms.lookup_complete
+        and at >= effect.deadline_at + terms.settles_within
+        and terms.honours_key
+        and remembers(terms, effect.created_at, at)
+    )
+
+
+def _ask_due(effect: Effect, now: datetime) -> bool:
+    if effect.asked_at is None:
+        return True
+    return now >= effect.asked_at + min(timedelta(seconds=2 ** min(effect.lookups - 1, 6)), _ASK_AGAIN_MAX)
+
+
+def _meant(job: Job, key: str | None) -> Effect | None:
+    if key is not None:
+        found = next((effect for effect in job.effects if effect.operation_key == key), None)
+        if found is None:
+            raise Invalid(f"job {job.id} has no operation {key!r}", code="UNKNOWN_OPERATION")
+        return found
+    opened = open_effects(job.effects)
+    if len(opened) > 1:
+        keys = ", ".join(effect.operation_key for effect in opened)
+        raise Invalid(f"job {job.id} has several open operations, say which: {keys}", code="SEVERAL_OPEN")
+    if opened:
+        return opened[0]
+    return next((effect for effect in job.effects if effect.state is EffectState.CLOSED), None)
