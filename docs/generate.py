@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tenure import errors
+from tenure.rules.effect import EFFECT_MOVES, OPEN, EffectState
 from tenure.rules.event import APPENDABLE, STATUS_AFTER, EventName
 from tenure.rules.status import EXCEPTIONS, LIVE, TERMINAL, TRANSITIONS, Phase, Status
 
@@ -54,6 +55,15 @@ PHASE_MEANING = {
 EXCEPTION_MEANING = {
     "retry_job": "an operator grants more attempts; refused while an outcome is uncertain",
     "reconcile_dispatched": "evidence settles what was uncertain; a resume and a statement take this path too",
+}
+
+EFFECT_MEANING = {
+    EffectState.PENDING: "the intent is committed; the call may be under way",
+    EffectState.SUCCEEDED: "the provider acted; its receipt is stored and nothing is sent again",
+    EffectState.FAILED_BEFORE_DISPATCH: "the provider surely did not act; a later attempt may begin again",
+    EffectState.REJECTED: "the provider's definite refusal; only an operator's retry can reopen it",
+    EffectState.UNKNOWN: "the provider may have acted; evidence settles it",
+    EffectState.CLOSED: "a bare dispatch mark that a non-retryable failure closed",
 }
 
 EVENT_MEANING = {
@@ -111,6 +121,11 @@ def states() -> str:
         for after in Status
         if after in targets
     ]
+    effects = [
+        (f"`{one.value}`", EFFECT_MEANING[one], ", ".join(after.value for after in EffectState if after in moves))
+        for one, moves in EFFECT_MOVES.items()
+    ]
+    uncertain = " or ".join(one.value for one in EffectState if one in OPEN)
     live = " or ".join(one.value for one in Status if one in LIVE)
     ends = [f"    {one.value} --> [*]" for one in Status if one in TERMINAL]
     diagram = ["```mermaid", "stateDiagram-v2", "    [*] --> queued", *arrows, *back, *ends, "```"]
@@ -142,6 +157,13 @@ def states() -> str:
             "A phase is derived from the record when somebody looks, and never stored.",
             "",
             table(("phase", "when"), [(one.value, PHASE_MEANING[one]) for one in Phase]),
+            "",
+            "## Effects",
+            "",
+            f"An effect is the record of one outside act. While one is {uncertain}, the job's dispatch boundary is",
+            "open: nothing queues the job again until evidence has settled it.",
+            "",
+            table(("state", "meaning", "may become"), effects),
             "",
         ]
     )

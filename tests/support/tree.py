@@ -11,7 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src" / "tenure"
 
 # Made by tools, or not ours.
-_LEFT_OUT = {".git", ".venv", "__pycache__", "dist", "build", ".tenure"}
+_LEFT_OUT = {"__pycache__", "dist", "build", "node_modules"}
+_HIDDEN_BUT_OURS = {".ci", ".github"}
 _TEXT = {".py", ".md", ".sql", ".toml", ".yml", ".html", ".css", ".js", ".json", ".txt", ".sh", ""}
 
 
@@ -20,8 +21,8 @@ def files(*parts: str) -> Iterator[Path]:
     folder = ROOT.joinpath(*parts)
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(ROOT).parts
-        hidden = any(part in _LEFT_OUT or part.endswith(("_cache", ".egg-info")) for part in inside)
-        if path.is_file() and not hidden and path.suffix in _TEXT and not path.name.startswith(".coverage"):
+        hidden = any(part.startswith(".") and part not in _HIDDEN_BUT_OURS for part in inside)
+        if path.is_file() and not hidden and not _LEFT_OUT & set(inside) and path.suffix in _TEXT:
             yield path
 
 
