@@ -58,7 +58,7 @@ async def open_async_store(
 
 
 def _module(url: str) -> Any:
-    scheme = url.partition(":")[0].lower() if isinstance(url, str) else ""
+    scheme = str(url).partition(":")[0].lower()
     if scheme not in _KNOWN:
         # The URL itself may hold a password, so only the forms that work are named.
         raise Invalid(

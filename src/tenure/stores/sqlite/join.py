@@ -1,0 +1,102 @@
+"""Run procedures in a transaction that the caller opened on a connection of its own."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+from tenure.errors import Invalid
+from tenure.stores.sqlite.connect import file_of
+from tenure.stores.sqlite.engine import Engine
+from tenure.stores.sqlite.turn import run_inside
+from tenure.yields import Procedure
+
+T = TypeVar("T")
+
+
+class Joined:
+    """The caller's transaction; see `contract.Transaction`. Works with and without `with`, and ends nothing."""
+
+    def __init__(self, engine: Engine, connection: Any) -> None:
+        engine.check_process()
+        if not isinstance(connection, sqlite3.Connection):
+            raise Invalid(
+                f"a SQLite store joins connections of the sqlite3 module, not {type(connection).__name__}",
+                code="CANNOT_JOIN",
+            )
+        self.connection = connection
+        self._engine = engine
+        self._check_open()
+        here = engine.place.path
+        same = connection is engine.writer if here is None else file_of(connection) == here
+        if not same:
+            raise Invalid(
+                "this connection has another main database than the store; the job would not be in your transaction",
+                code="CANNOT_JOIN",
+            )
+        engine.check_schema(connection)
+
+    def _check_open(self) -> None:
+        if not self.connection.in_transaction:
+            raise Invalid(_reason(self.connection), code="AUTOCOMMIT")
+
+    def run(self, procedure: Procedure[T]) -> T:
+        """See `contract.Transaction.run`; an `AfterCommit` is given back as it is: the commit is the caller's."""
+        self._engine.check_process()
+        self._check_open()
+        value = run_inside(self.connection, procedure, self._engine.answers, self._engine.clock)
+        return cast("T", value)
+
+    def execute(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> sqlite3.Cursor:
+        """Run the caller's own SQL and give the driver's cursor."""
+        self._check_open()
+        return self.connection.execute(sql, params)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the transaction to its owner."""
+
+
+def _reason(connection: sqlite3.Connection) -> str:
+    start = "no transaction is open on this connection, so the job would be committed by itself; "
+    if connection.isolation_level is not None:
+        return (
+            start + "sqlite3 opens one only before your first INSERT, UPDATE or DELETE: write first, or execute BEGIN"
+        )
+    return start + "execute BEGIN IMMEDIATE first"
+
+
+class AsyncJoined:
+    """The awaiting twin of `Joined`: the connection stays with its caller's thread, and the calls are short."""
+
+    def __init__(self, engine: Engine, connection: Any) -> None:
+        self._joined = Joined(engine, connection)
+        self.connection = self._joined.connection
+
+    async def run(self, procedure: Procedure[T]) -> T:
+        """See `Joined.run`."""
+        return self._joined.run(procedure)
+
+    async def execute(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> sqlite3.Cursor:
+        """See `Joined.execute`."""
+        return self._joined.execute(sql, params)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the transaction to its owner."""

@@ -1,0 +1,326 @@
+"""The SQLite store, blocking and awaiting: one engine, two faces."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from datetime import timedelta
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from tenure.errors import Invalid
+from tenure.stores import migrate
+from tenure.stores.contract import Clock
+from tenure.stores.migrate import Migration
+from tenure.stores.runner import guard, refuse_inside, settle
+from tenure.stores.sqlite import bell, schema
+from tenure.stores.sqlite.clock import HostClock, ReplacedClock
+from tenure.stores.sqlite.connect import check_library, read_url
+from tenure.stores.sqlite.engine import Engine
+from tenure.stores.sqlite.join import AsyncJoined, Joined
+from tenure.stores.sqlite.turn import Turn
+from tenure.stores.statements import Named, load
+from tenure.yields import Procedure
+
+T = TypeVar("T")
+
+_PACKAGE = "tenure.stores.sqlite"
+# Nobody may keep all other writers of the file waiting for longer.
+_DEADLINE_MAX = timedelta(seconds=5)
+_INSIDE = (
+    "a transaction of this store is open here and holds the only write lock of SQLite; use the transaction's own run"
+)
+
+
+class _Face:
+    """What both stores share."""
+
+    dialect = "sqlite"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        authority_ledger: str | PathLike[str] | None = None,
+        statements: Mapping[str, Named] | None = None,
+        migrations: Sequence[Migration] | None = None,
+    ) -> None:
+        check_library()
+        place = read_url(url)
+        self.url = place.url
+        self.authority_ledger = authority_ledger
+        self._engine = Engine(
+            place,
+            load(_PACKAGE) if statements is None else statements,
+            migrate.load(_PACKAGE) if migrations is None else migrations,
+            HostClock() if clock is None else ReplacedClock(clock),
+        )
+        self._bell = place.path or f"memory {id(self._engine)}"
+
+    def migration_sql(self) -> str:
+        """See `contract.Store.migration_sql`."""
+        return schema.as_text(self._engine.known)
+
+    def listen(self, wake: Callable[[], None]) -> AbstractContextManager[bool]:
+        """See `contract.Store.listen`: only this process is heard, so it yields False."""
+        return bell.listen(self._bell, wake)
+
+    def _check_open(self) -> None:
+        """Find out at once whether an existing file can be opened; a missing one is made by `migrate`."""
+        path = self._engine.place.path
+        if path is None or Path(path).exists():
+            self._engine.exclusively(self._engine.look)
+
+    def _pending(self) -> list[str]:
+        path = self._engine.place.path
+        if path is not None and not Path(path).exists():
+            return [step.name for step in self._engine.known]
+        applied = self._engine.exclusively(lambda: schema.versions(self._engine.look()))
+        return [step.name for step in migrate.pending(applied, self._engine.known)]
+
+    def _refuse_inside(self, procedure: Procedure[Any] | None) -> None:
+        # A read of a file has a connection of its own and may run beside an open transaction, not inside a publish.
+        beside = procedure is not None and procedure.reads and not self._engine.place.in_memory
+        refuse_inside(self, only="INSIDE_PUBLISH" if beside else None)
+
+
+def _seconds(deadline: timedelta | None) -> float:
+    limit = _DEADLINE_MAX if deadline is None else min(deadline, _DEADLINE_MAX)
+    if limit <= timedelta(0):
+        raise Invalid("the deadline of a transaction is a positive duration")
+    return limit.total_seconds()
+
+
+class SqliteStore(_Face):
+    """A SQLite database for blocking callers; see `contract.Store`. Safe to share among threads."""
+
+    def run(self, procedure: Procedure[T]) -> T:
+        """See `contract.Store.run`."""
+        self._refuse_inside(procedure)
+        value = self._engine.run(procedure)
+        return settle(value)
+
+    @contextmanager
+    def transaction(self, *, deadline: timedelta | None = None) -> Iterator[Turn]:
+        """See `contract.Store.transaction`; the deadline is five seconds at most, because all other writers wait."""
+        limit = _seconds(deadline)
+        self._refuse_inside(None)
+        turn = self._engine.lend(limit)
+        try:
+            with guard(self, code="INSIDE_TRANSACTION", text=_INSIDE):
+                yield turn
+        except BaseException as error:
+            turn.roll_back(error)
+            raise
+        turn.commit()
+
+    def join(self, connection: Any) -> Joined:
+        """See `contract.Store.join`."""
+        return Joined(self._engine, connection)
+
+    def migrate(self, *, test_clock: bool = False) -> list[str]:  # noqa: ARG002 - this clock can always be replaced
+        """See `contract.Store.migrate`."""
+        self._refuse_inside(None)
+        return schema.apply(self._engine)
+
+    def pending_migrations(self) -> list[str]:
+        """See `contract.Store.pending_migrations`."""
+        self._refuse_inside(None)
+        return self._pending()
+
+    def notify(self) -> None:
+        """Wake the listeners of this process."""
+        bell.ring(self._bell)
+
+    def close(self) -> None:
+        """See `contract.Store.close`."""
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class AsyncTurn:
+    """A transaction for an awaiting caller: each call runs in the one thread that this transaction has."""
+
+    def __init__(self, engine: Engine, turn: Turn) -> None:
+        self._engine = engine
+        self._turn = turn
+        self.connection = turn.connection
+
+    async def run(self, procedure: Procedure[T]) -> T:
+        """See `Turn.run`."""
+        return await _in_turn(self._engine, lambda: self._turn.run(procedure))
+
+    async def execute(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> Any:
+        """See `Turn.execute`."""
+        return await _in_turn(self._engine, lambda: self._turn.execute(sql, params))
+
+
+async def _in_turn(engine: Engine, work: Callable[[], T]) -> T:
+    # One thread, so that the end of a transaction comes after whatever a cancelled caller left running.
+    return await asyncio.get_running_loop().run_in_executor(engine.pool("transaction", 1), work)
+
+
+async def _to_the_end(future: asyncio.Future[T], cleanup: Callable[[T], None] | None = None) -> T:
+    # Waits for work that must not be left half done. A cancelled caller leaves at once and the work goes on.
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+
+        def finished(future: asyncio.Future[T]) -> None:
+            if future.exception() is None and cleanup is not None:  # looking at it also marks it as seen
+                cleanup(future.result())
+
+        future.add_done_callback(finished)
+        raise
+
+
+async def _apart(work: Callable[[], T]) -> T:
+    """Run rare and long work in a thread of its own, which is gone afterwards."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def deliver(value: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)  # type: ignore[arg-type]  # None only where T is None
+
+    def body() -> None:
+        value: T | None = None
+        failed: BaseException | None = None
+        try:
+            value = work()
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's task
+            failed = error
+        try:
+            loop.call_soon_threadsafe(deliver, value, failed)
+        except RuntimeError:
+            # The loop was closed meanwhile and nobody waits for the answer.
+            return
+
+    thread = threading.Thread(target=body, name="tenure-sqlite-work", daemon=True)
+    thread.start()
+    try:
+        return await future
+    finally:
+        if future.done() and not future.cancelled():
+            thread.join()  # it has nothing left to do
+
+
+class AsyncSqliteStore(_Face):
+    """A SQLite database for awaiting callers; see `contract.AsyncStore`. No call blocks the event loop."""
+
+    async def run(self, procedure: Procedure[T]) -> T:
+        """See `contract.Store.run`; a cancelled caller does not undo what it asked for."""
+        self._refuse_inside(procedure)
+        value = await self._engine.run_async(procedure)
+        return settle(value)
+
+    @asynccontextmanager
+    async def transaction(self, *, deadline: timedelta | None = None) -> AsyncIterator[AsyncTurn]:
+        """See `SqliteStore.transaction`."""
+        limit = _seconds(deadline)
+        self._refuse_inside(None)
+        engine = self._engine
+        engine.pool("transaction", 1)  # before the line is held: a store that is being closed refuses here
+        await engine.line_async()
+        turn = await _to_the_end(
+            asyncio.ensure_future(_in_turn(engine, lambda: engine.open_turn(limit))),
+            cleanup=lambda turn: _later(engine, turn),
+        )
+        try:
+            with guard(self, code="INSIDE_TRANSACTION", text=_INSIDE):
+                yield AsyncTurn(engine, turn)
+        except BaseException as error:
+            failure = error
+            await _to_the_end(asyncio.ensure_future(_in_turn(engine, lambda: turn.roll_back(failure))))
+            raise
+        await _to_the_end(asyncio.ensure_future(_in_turn(engine, turn.commit)))
+
+    def join(self, connection: Any) -> AsyncJoined:
+        """See `contract.AsyncStore.join`."""
+        return AsyncJoined(self._engine, connection)
+
+    def migrate(self, *, test_clock: bool = False) -> Awaitable[list[str]]:  # noqa: ARG002 - see SqliteStore
+        """See `contract.Store.migrate`."""
+        self._refuse_inside(None)
+        return _apart(lambda: schema.apply(self._engine))
+
+    def pending_migrations(self) -> Awaitable[list[str]]:
+        """See `contract.Store.pending_migrations`."""
+        self._refuse_inside(None)
+        return _apart(self._pending)
+
+    async def notify(self) -> None:
+        """Wake the listeners of this process."""
+        bell.ring(self._bell)
+
+    async def close(self) -> None:
+        """See `contract.Store.close`."""
+        await _apart(self._engine.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _later(engine: Engine, turn: Turn) -> None:
+    # The caller was cancelled while its transaction was being opened.
+    engine.pool("transaction", 1).submit(turn.roll_back, asyncio.CancelledError())
+
+
+def open_store(
+    url: str,
+    *,
+    role: str | None = None,
+    clock: Clock | None = None,
+    authority_ledger: str | PathLike[str] | None = None,
+) -> SqliteStore:
+    """Open a SQLite store; see `tenure.stores.open_store`."""
+    _refuse_role(role)
+    store = SqliteStore(url, clock=clock, authority_ledger=authority_ledger)
+    store._check_open()  # noqa: SLF001 - the opener is part of the store
+    return store
+
+
+async def open_async_store(
+    url: str,
+    *,
+    role: str | None = None,
+    clock: Clock | None = None,
+    authority_ledger: str | PathLike[str] | None = None,
+) -> AsyncSqliteStore:
+    """Open a SQLite store; see `tenure.stores.open_async_store`."""
+    _refuse_role(role)
+    store = AsyncSqliteStore(url, clock=clock, authority_ledger=authority_ledger)
+    await _apart(store._check_open)  # noqa: SLF001 - the opener is part of the store
+    return store
+
+
+def _refuse_role(role: str | None) -> None:
+    if role is not None:
+        raise Invalid("SQLite has no roles; leave out role=, or use a PostgreSQL store")
