@@ -44,6 +44,7 @@ def lint(tree: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "src" / "tenure" / "__init__.py").touch()
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
@@ -60,7 +61,7 @@ def test_a_forbidden_import_is_noticed(tree: Path, file: str, line: str, contrac
         source.write(f"\n{line}\n")
     done = lint(tree)
     assert done.returncode != 0
-    broken = [shown for shown in done.stdout.splitlines() if shown.endswith("BROKEN")]
+    broken = [shown for shown in done.stdout.splitlines() if "BROKEN" in shown]
     assert any(contract in shown for shown in broken), done.stdout + done.stderr
 
 
