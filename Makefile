@@ -1,5 +1,5 @@
 # Every target sets up what it needs: a virtual environment in .venv, made again only when pyproject.toml changes.
-# `make test ARGS="-k lease"` passes arguments on to pytest; `make PYTHON=python3.13 test` chooses the interpreter.
+# `make test TESTS=tests/rules ARGS="-k lease"` runs a part; `make PYTHON=python3.13 test` chooses the interpreter.
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check fix contract simulate crash bench docs nightly build clean setup
@@ -8,6 +8,7 @@ PY := .venv/bin/python
 # One seed for every run of a change, so that a red test is red again; `make nightly` takes a new one and prints it.
 SEED ?= 1
 ARGS ?=
+TESTS ?= tests
 PYTEST = $(PY) -m pytest -n logical --dist worksteal -p no:cacheprovider --randomly-seed=$(SEED)
 
 help: ## list the targets
@@ -17,7 +18,7 @@ demo: setup ## kill a worker after the provider accepted, and see one email
 	.venv/bin/tenure demo $(ARGS)
 
 test: setup ## run all tests on SQLite and a real PostgreSQL, under ten minutes
-	$(PYTEST) $(ARGS) tests
+	$(PYTEST) $(ARGS) $(TESTS)
 
 check: setup ## formatting, lint, types and import arrows, under one minute
 	$(PY) -m ruff format --check .
@@ -46,7 +47,7 @@ docs: setup ## write the generated reference pages
 
 nightly: setup ## all tests, the long ones too, with fresh seeds; an hour
 	TENURE_HYPOTHESIS=nightly $(PY) -m pytest -n logical --dist worksteal -p no:cacheprovider \
-	    --randomly-seed=$$(date +%s) -m "nightly or not nightly" --timeout 3600 $(ARGS) tests
+	    --randomly-seed=$$(date +%s) -m "nightly or not nightly" --timeout 3600 $(ARGS) $(TESTS)
 
 build: setup ## build the wheel and the source archive into dist/
 	rm -rf dist
