@@ -64,6 +64,11 @@ Request: TypeAlias = "Statement | Each | Sequence[Statement | Each]"
 Script: TypeAlias = Generator[Request, Any, T]
 
 
+def new_id() -> UUID:
+    """Make a UUIDv7: known before the commit, ordered by creation, no sequence to share."""
+    return uuid7()
+
+
 class Command:
     """
     The identity of one call of a verb, made by `procedure` and kept over every run of the same value.
@@ -83,6 +88,10 @@ class Command:
     def again(self) -> bool:
         """An earlier run may have committed: look in the trail for this id before judging."""
         return self.runs > 1
+
+
+FRESH = Command()
+"""The default of a procedure's `command` parameter; `procedure` puts a new identity in its place."""
 
 
 class Procedure(Generic[T]):
@@ -135,11 +144,11 @@ class Procedure(Generic[T]):
 
 
 @overload
-def procedure(script: Callable[P, Script[T]], /) -> Callable[P, Procedure[T]]: ...
+def procedure(script: Callable[P, Script[T | AfterCommit]], /) -> Callable[P, Procedure[T]]: ...
 @overload
 def procedure(
     *, reads: bool = ..., urgent: bool = ...
-) -> Callable[[Callable[P, Script[T]]], Callable[P, Procedure[T]]]: ...
+) -> Callable[[Callable[P, Script[T | AfterCommit]]], Callable[P, Procedure[T]]]: ...
 def procedure(script: Any = None, /, *, reads: bool = False, urgent: bool = False) -> Any:
     """
     Turn a generator function into one that returns a `Procedure`.
@@ -160,11 +169,6 @@ def procedure(script: Any = None, /, *, reads: bool = False, urgent: bool = Fals
         return make
 
     return wrap if script is None else wrap(script)
-
-
-def new_id() -> UUID:
-    """Make a UUIDv7: known before the commit, ordered by creation, no sequence to share."""
-    return uuid7()
 
 
 @dataclass(frozen=True, slots=True)

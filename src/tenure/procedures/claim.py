@@ -31,7 +31,7 @@ from tenure.rules.creation import check_text
 from tenure.rules.effect import Effect
 from tenure.rules.job import Change, Job
 from tenure.rules.lease import Lease, check_duration
-from tenure.yields import Command, Each, Row, Rows, Script, Statement, new_id, procedure
+from tenure.yields import FRESH, Command, Each, Row, Rows, Script, Statement, new_id, procedure
 
 LIMIT_MAX = 1_000
 RECOVER_MAX = 100
@@ -79,7 +79,7 @@ def claim(
     claim_id: UUID | None = None,
     cursor: Cursor | None = None,
     thorough: bool = True,
-    command: Command,
+    command: Command = FRESH,
 ) -> Script[Taken]:
     """
     Take up to `limit` eligible jobs.
@@ -249,7 +249,7 @@ def _promote(limit: int) -> Script[int]:
 
 
 @procedure
-def recover(limit: int = RECOVER_MAX, *, command: Command) -> Script[int]:
+def recover(limit: int = RECOVER_MAX, *, command: Command = FRESH) -> Script[int]:
     """
     Settle leases that have ended: queued again, indeterminate, cancelled or dead, as `moves.recover` says.
 

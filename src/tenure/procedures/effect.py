@@ -14,7 +14,7 @@ from tenure.rules.effect import Effect
 from tenure.rules.job import Change, Job, find_effect
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import Evidence, FailedBeforeDispatch, Outcome, Terms
-from tenure.yields import AfterCommit, Command, Each, Script, Statement, procedure
+from tenure.yields import FRESH, AfterCommit, Command, Each, Script, Statement, procedure
 
 
 @procedure
@@ -27,7 +27,7 @@ def begin_effect(
     *,
     resend: bool = False,
     tenant: str | None = None,
-    command: Command,
+    command: Command = FRESH,
 ) -> Script[Begun]:
     """
     Commit the intent of one call; see `rules.dispatch.begin`.
@@ -51,7 +51,9 @@ def begin_effect(
 
 
 @procedure
-def mark_dispatched(lease: Lease, operation_key: str, *, tenant: str | None = None, command: Command) -> Script[Job]:
+def mark_dispatched(
+    lease: Lease, operation_key: str, *, tenant: str | None = None, command: Command = FRESH
+) -> Script[Job]:
     """
     Commit a bare dispatch mark; see `rules.dispatch.mark`.
 
@@ -74,7 +76,7 @@ def mark_dispatched(lease: Lease, operation_key: str, *, tenant: str | None = No
 
 @procedure
 def finish_effect(
-    lease: Lease, name: str, outcome: Outcome, *, tenant: str | None = None, command: Command
+    lease: Lease, name: str, outcome: Outcome, *, tenant: str | None = None, command: Command = FRESH
 ) -> Script[Effect | AfterCommit]:
     """
     Commit how a call ended; see `rules.dispatch.finish`.
@@ -85,21 +87,35 @@ def finish_effect(
         LeaseLost: After the commit of the evidence.
     Locks: as `rows.lock`. Writes: effect, evidence, escalation, event.
     """
+    answer = yield from _finish(lease, name, outcome, tenant, command)
+    if isinstance(answer, AfterCommit):
+        return answer
+    settled = find_effect(answer, name)
+    assert settled is not None, "a finished effect has a record"
+    return settled
+
+
+@procedure
+def finish_for_job(
+    lease: Lease, name: str, outcome: Outcome, *, tenant: str | None = None, command: Command = FRESH
+) -> Script[Job | AfterCommit]:
+    """See `finish_effect`; gives the job after it."""
+    return (yield from _finish(lease, name, outcome, tenant, command))
+
+
+def _finish(
+    lease: Lease, name: str, outcome: Outcome, tenant: str | None, command: Command
+) -> Script[Job | AfterCommit]:
     known = yield from fetch(lease.job_id, tenant)
     if (yield from repeated(command, known.job.id)):
-        effect = find_effect(known.job, name)
-        assert effect is not None
-        return effect
+        return known.job
     stored = [evidence_of(row) for row in (yield Each("evidence_read", [(lease.job_id,)]))]
     try:
         change = dispatch.finish(known.job, lease, name, outcome, stored, known.now)
     except LeaseLost as lost:
         change = yield from _late(known, lease, name, outcome, lost, command)
     yield from save([(known, change)], command)
-    if change.error is not None:
-        return AfterCommit(change.error)
-    settled: Effect = change.answer
-    return settled
+    return change.job if change.error is None else AfterCommit(change.error)
 
 
 def _late(
@@ -124,7 +140,7 @@ def submit_evidence(
     attempt_id: UUID,
     *,
     tenant: str | None = None,
-    command: Command,
+    command: Command = FRESH,
 ) -> Script[Job]:
     """
     Store the receipt of a call that an attempt began, whoever holds the job now; it moves no job.

@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from tenure.errors import TenureError
+from tenure.errors import CancelRequested, LeaseLost, TenureError
 from tenure.procedures.rows import Placed, fetch, identity, in_scope, lock, placed, read, repeated, save
 from tenure.rules import moves
 from tenure.rules.creation import check_text
 from tenure.rules.job import Change, Job
 from tenure.rules.lease import Lease, check_fence
-from tenure.yields import AfterCommit, Command, Each, Script, procedure
+from tenure.yields import FRESH, AfterCommit, Command, Each, Script, procedure
 
 Decide: TypeAlias = Callable[[Job, datetime], Change]
 
@@ -71,7 +71,9 @@ def acknowledging(lease: Lease) -> Ask:
 
 
 @procedure
-def hold(asks: Sequence[Ask], *, tenant: str | None = None, command: Command) -> Script[list[Job | TenureError]]:
+def hold(
+    asks: Sequence[Ask], *, tenant: str | None = None, command: Command = FRESH
+) -> Script[list[Job | TenureError]]:
     """
     Decide and write the commands of many leases, at most one for each job.
 
@@ -101,7 +103,7 @@ def hold(asks: Sequence[Ask], *, tenant: str | None = None, command: Command) ->
 
 
 @procedure
-def hold_one(ask: Ask, *, tenant: str | None = None, command: Command) -> Script[Job | AfterCommit]:
+def hold_one(ask: Ask, *, tenant: str | None = None, command: Command = FRESH) -> Script[Job | AfterCommit]:
     """
     Decide and write one command of one lease; see `hold`.
 
@@ -116,12 +118,30 @@ def hold_one(ask: Ask, *, tenant: str | None = None, command: Command) -> Script
 
 
 @procedure(urgent=True)
+def heartbeat(lease: Lease, *, tenant: str | None = None, command: Command = FRESH) -> Script[bool]:
+    """
+    Extend one lease from now.
+
+    Returns:
+        False when the lease is lost or a cancellation is pending; it was not extended then.
+    Locks: as `rows.lock`. Writes: lease; event where the attempt was not started yet.
+    """
+    known = yield from fetch(lease.job_id, tenant)
+    try:
+        change = moves.renew(known.job, lease, known.now)
+    except (LeaseLost, CancelRequested):
+        return False
+    yield from save([(known, change)], command)
+    return True
+
+
+@procedure(urgent=True)
 def renew(
     leases: Sequence[Lease],
     *,
     progress: Sequence[str | None] | None = None,
     tenant: str | None = None,
-    command: Command,
+    command: Command = FRESH,
 ) -> Script[list[Job | TenureError | None]]:
     """
     Extend leases.

@@ -14,14 +14,14 @@ from tenure.rules.creation import check_text
 from tenure.rules.event import Event, appendable
 from tenure.rules.job import Change, Job
 from tenure.rules.payload import check_json, encode
-from tenure.yields import Command, Each, Script, procedure
+from tenure.yields import FRESH, Command, Each, Script, procedure
 
 EVENT_BYTES_MAX = 16 * 1024
 
 
 @procedure
 def cancel_job(
-    job_id: UUID, reason: str, *, actor: str | None = None, tenant: str | None = None, command: Command
+    job_id: UUID, reason: str, *, actor: str | None = None, tenant: str | None = None, command: Command = FRESH
 ) -> Script[Job]:
     """Cancel a queued job, or ask a claimed one's holder to stop. Locks: as `rows.lock`. Writes: its place, event."""
     check_text("reason", reason)
@@ -29,7 +29,9 @@ def cancel_job(
 
 
 @procedure
-def revoke_job(job_id: UUID, reason: str, actor: str, *, tenant: str | None = None, command: Command) -> Script[Job]:
+def revoke_job(
+    job_id: UUID, reason: str, actor: str, *, tenant: str | None = None, command: Command = FRESH
+) -> Script[Job]:
     """Take a job away from its holder and cancel it. Locks: as `rows.lock`. Writes: its place, event."""
     check_text("reason", reason)
     check_text("actor", actor)
@@ -44,7 +46,7 @@ def retry_job(
     reopen: Sequence[str],
     *,
     tenant: str | None = None,
-    command: Command,
+    command: Command = FRESH,
 ) -> Script[Job]:
     """Queue a failed job again. Locks: the body row, then as `rows.lock`. Writes: outcome, ready, effect, event."""
     check_text("actor", actor)
@@ -53,7 +55,7 @@ def retry_job(
 
 
 @procedure
-def resume_sweep(job_id: UUID, actor: str, *, tenant: str | None = None, command: Command) -> Script[Job]:
+def resume_sweep(job_id: UUID, actor: str, *, tenant: str | None = None, command: Command = FRESH) -> Script[Job]:
     """Clear an escalation. Locks: the body row, then as `rows.lock`. Writes: escalation, effect, event."""
     check_text("actor", actor)
     return (yield from _apply(job_id, partial(reconcile.resume_sweep, actor=actor), tenant, command, terminal=True))
@@ -67,7 +69,7 @@ def append_event(
     *,
     actor: str | None = None,
     tenant: str | None = None,
-    command: Command,
+    command: Command = FRESH,
 ) -> Script[Job]:
     """
     Append an event that implies no status.

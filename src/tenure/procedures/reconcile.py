@@ -13,7 +13,7 @@ from tenure.rules.effect import Effect
 from tenure.rules.job import Change, Job
 from tenure.rules.outcome import Evidence
 from tenure.rules.reconcile import Ask, Escalate, Leave, Recover, Settle, Verdict
-from tenure.yields import Command, Each, Script, Statement, procedure
+from tenure.yields import FRESH, Command, Each, Script, Statement, procedure
 
 CANDIDATES_MAX = 1_000
 
@@ -48,7 +48,7 @@ def find_candidate_scopes(tenant: str | None) -> Script[list[tuple[str, str, str
 
 @procedure
 def sweep_step(
-    job_id: UUID, organization: str, project: str, tenant: str, *, patient: bool = False, command: Command
+    job_id: UUID, organization: str, project: str, tenant: str, *, patient: bool = False, command: Command = FRESH
 ) -> Script[Verdict | Question]:
     """
     Do all of a sweep's work on one candidate that needs no provider, or say which effect to ask about.
@@ -92,7 +92,9 @@ def _done(known: Placed, step: Recover | Settle | Escalate) -> tuple[Change, Ver
 
 
 @procedure
-def sweep_answer(question: Question, evidence: Evidence, *, patient: bool = False, command: Command) -> Script[Verdict]:
+def sweep_answer(
+    question: Question, evidence: Evidence, *, patient: bool = False, command: Command = FRESH
+) -> Script[Verdict]:
     """
     Apply what a provider said, if the effect is still open.
 
@@ -124,7 +126,7 @@ def reconcile_dispatched(
     reason: str,
     actor: str,
     tenant: str | None = None,
-    command: Command,
+    command: Command = FRESH,
 ) -> Script[Job]:
     """
     Settle by a person's statement; see `rules.reconcile.state_fact`.

@@ -1,0 +1,75 @@
+"""
+Intent, call, receipt: the only way this package makes an outside call for a job.
+
+The order is the promise. The intent commits before the call; the outcome commits after it, shielded by the driver from
+the handler's own cancellation. When the outcome cannot be written the receipt is kept outside the database, and the
+pending intent goes on to forbid a second call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from tenure.errors import LeaseLost, Unavailable, Uncertain
+from tenure.procedures.effect import begin_effect, finish_effect
+from tenure.rules.dispatch import Begun
+from tenure.rules.effect import Effect
+from tenure.rules.lease import Lease
+from tenure.rules.outcome import Outcome, Terms
+from tenure.yields import FlowScript, call, flow, transact
+
+
+@dataclass(frozen=True, slots=True)
+class Performed:
+    """
+    How an effect stands after `perform`.
+
+    Attributes:
+        outcome: How this call ended; None when an earlier attempt's receipt was found and nothing was sent.
+    """
+
+    effect: Effect
+    outcome: Outcome | None
+
+
+@flow
+def perform(
+    lease: Lease,
+    name: str,
+    digest: str,
+    terms: Terms,
+    timeout: timedelta,
+    *,
+    send: Callable[[Begun], Any],
+    keep: Callable[[Effect, Outcome], Any],
+    resend: bool = False,
+) -> FlowScript[Performed]:
+    """
+    Make one outside call, at most once as far as anybody can know.
+
+    Args:
+        send: Makes the call within `begun.timeout` and gives its outcome; never raises for what the provider did.
+        keep: Keeps the outcome outside the database when it cannot be written there.
+    Raises:
+        Uncertain: The call was made and its outcome could not be recorded.
+        LeaseLost: The lease was lost during the call; what the call proved is stored as evidence.
+    """
+    begun = yield from transact(begin_effect(lease, name, digest, terms, timeout, resend=resend))
+    if not begun.send:
+        return Performed(begun.effect, None)
+    outcome: Outcome = yield from call("send", send, begun)
+    try:
+        effect = yield from transact(finish_effect(lease, name, outcome))
+    except LeaseLost:
+        raise
+    except Unavailable as gone:
+        yield from call("keep", keep, begun.effect, outcome)
+        raise Uncertain(
+            f"effect {name!r} of job {lease.job_id} was called and the database did not take its outcome; the receipt "
+            f"is in the journal and is handed in when the database is back",
+            code="OUTCOME_NOT_RECORDED",
+        ) from gone
+    return Performed(effect, outcome)

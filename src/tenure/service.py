@@ -1,0 +1,158 @@
+"""
+The contract as an object: every verb is one procedure on a store, blocking or awaiting.
+
+Both classes are made from the same definitions in `verbs.py`, so there are no twins to keep alike.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from tenure import verbs
+from tenure.flows.drive import run_flow, run_flow_async
+from tenure.rules.creation import check_text
+from tenure.stores.contract import AsyncStore, Store
+from tenure.verbs import Scope
+from tenure.yields import Flow, Procedure
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _scope(tenant: str | None, actor: str | None) -> Scope:
+    for name, value in (("tenant", tenant), ("actor", actor)):
+        if value is not None:
+            check_text(name, value)
+    return Scope(tenant, actor)
+
+
+def _blocking(
+    verb: Callable[Concatenate[Scope, P], Procedure[T]],
+) -> Callable[Concatenate[DurableJobService, P], T]:
+    @functools.wraps(verb)
+    def call(self: DurableJobService, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.store.run(verb(self.scope, *args, **kwargs))
+
+    return call
+
+
+def _blocking_flow(
+    verb: Callable[Concatenate[Scope, P], Flow[T]],
+) -> Callable[Concatenate[DurableJobService, P], T]:
+    @functools.wraps(verb)
+    def call(self: DurableJobService, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run_flow(verb(self.scope, *args, **kwargs), self.store.run)
+
+    return call
+
+
+def _awaiting(
+    verb: Callable[Concatenate[Scope, P], Procedure[T]],
+) -> Callable[Concatenate[AsyncDurableJobService, P], Coroutine[Any, Any, T]]:
+    @functools.wraps(verb)
+    async def call(self: AsyncDurableJobService, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.store.run(verb(self.scope, *args, **kwargs))
+
+    return call
+
+
+def _awaiting_flow(
+    verb: Callable[Concatenate[Scope, P], Flow[T]],
+) -> Callable[Concatenate[AsyncDurableJobService, P], Coroutine[Any, Any, T]]:
+    @functools.wraps(verb)
+    async def call(self: AsyncDurableJobService, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await run_flow_async(verb(self.scope, *args, **kwargs), self.store.run)
+
+    return call
+
+
+class DurableJobService:
+    """
+    Every verb of the contract on one store, blocking.
+
+    Args:
+        store: From `tenure.open_store`.
+        tenant: Bind the service to one tenant: a foreign id is NotFound with the text of an unknown one.
+        actor: Who it acts for, where a verb names nobody.
+    """
+
+    def __init__(self, store: Store, *, tenant: str | None = None, actor: str | None = None) -> None:
+        self.store = store
+        self.scope = _scope(tenant, actor)
+
+    create_job = _blocking(verbs.create_job)
+    create_jobs = _blocking(verbs.create_jobs)
+    claim_job = _blocking(verbs.claim_job)
+    claim_jobs = _blocking(verbs.claim_jobs)
+    heartbeat = _blocking(verbs.heartbeat)
+    renew_lease = heartbeat
+    mark_provider_dispatched = _blocking(verbs.mark_provider_dispatched)
+    complete_job = _blocking(verbs.complete_job)
+    fail_job = _blocking(verbs.fail_job)
+    mark_indeterminate = _blocking(verbs.mark_indeterminate)
+    mark_halt_unsafe = _blocking(verbs.mark_halt_unsafe)
+    mark_timed_out = _blocking(verbs.mark_timed_out)
+    release_job = _blocking(verbs.release_job)
+    acknowledge_cancellation = _blocking(verbs.acknowledge_cancellation)
+    begin_effect = _blocking(verbs.begin_effect)
+    finish_effect = _blocking(verbs.finish_effect)
+    submit_evidence = _blocking(verbs.submit_evidence)
+    list_effects = _blocking(verbs.list_effects)
+    cancel_job = _blocking(verbs.cancel_job)
+    revoke_job = _blocking(verbs.revoke_job)
+    retry_job = _blocking(verbs.retry_job)
+    reconcile_dispatched = _blocking(verbs.reconcile_dispatched)
+    resume_sweep = _blocking(verbs.resume_sweep)
+    append_job_event = _blocking(verbs.append_job_event)
+    get_job = _blocking(verbs.get_job)
+    find_by_idempotency_key = _blocking(verbs.find_by_idempotency_key)
+    list_jobs = _blocking(verbs.list_jobs)
+    list_job_events = _blocking(verbs.list_job_events)
+    find_reconciliation_candidates = _blocking(verbs.find_reconciliation_candidates)
+    sweep_reconciliation_candidates = _blocking_flow(verbs.sweep_reconciliation_candidates)
+
+
+class AsyncDurableJobService:
+    """
+    Every verb of the contract on one store, awaiting; see `DurableJobService`.
+
+    Args:
+        store: From `await tenure.open_async_store`.
+    """
+
+    def __init__(self, store: AsyncStore, *, tenant: str | None = None, actor: str | None = None) -> None:
+        self.store = store
+        self.scope = _scope(tenant, actor)
+
+    create_job = _awaiting(verbs.create_job)
+    create_jobs = _awaiting(verbs.create_jobs)
+    claim_job = _awaiting(verbs.claim_job)
+    claim_jobs = _awaiting(verbs.claim_jobs)
+    heartbeat = _awaiting(verbs.heartbeat)
+    renew_lease = heartbeat
+    mark_provider_dispatched = _awaiting(verbs.mark_provider_dispatched)
+    complete_job = _awaiting(verbs.complete_job)
+    fail_job = _awaiting(verbs.fail_job)
+    mark_indeterminate = _awaiting(verbs.mark_indeterminate)
+    mark_halt_unsafe = _awaiting(verbs.mark_halt_unsafe)
+    mark_timed_out = _awaiting(verbs.mark_timed_out)
+    release_job = _awaiting(verbs.release_job)
+    acknowledge_cancellation = _awaiting(verbs.acknowledge_cancellation)
+    begin_effect = _awaiting(verbs.begin_effect)
+    finish_effect = _awaiting(verbs.finish_effect)
+    submit_evidence = _awaiting(verbs.submit_evidence)
+    list_effects = _awaiting(verbs.list_effects)
+    cancel_job = _awaiting(verbs.cancel_job)
+    revoke_job = _awaiting(verbs.revoke_job)
+    retry_job = _awaiting(verbs.retry_job)
+    reconcile_dispatched = _awaiting(verbs.reconcile_dispatched)
+    resume_sweep = _awaiting(verbs.resume_sweep)
+    append_job_event = _awaiting(verbs.append_job_event)
+    get_job = _awaiting(verbs.get_job)
+    find_by_idempotency_key = _awaiting(verbs.find_by_idempotency_key)
+    list_jobs = _awaiting(verbs.list_jobs)
+    list_job_events = _awaiting(verbs.list_job_events)
+    find_reconciliation_candidates = _awaiting(verbs.find_reconciliation_candidates)
+    sweep_reconciliation_candidates = _awaiting_flow(verbs.sweep_reconciliation_candidates)
