@@ -206,7 +206,7 @@ class HttpProvider(Provider):
         if status == 200:
             # A page that somebody put in between also answers 200, but not with JSON.
             try:
-                json_answer(answer.body)
+                answer.json()
             except ValueError as problem:
                 return NoAnswer(f"HTTP 200, but the answer is {problem}")
             return Accepted(self._proof(answer))
@@ -217,10 +217,10 @@ class HttpProvider(Provider):
     def _proof(self, answer: _Answer) -> Json:
         if self._receipt is not None:
             return self._receipt(answer.response)
-        if answer.body == b"":
+        if not answer.body and not answer.unread:
             return {"status": answer.status}
         try:
-            return {"status": answer.status, "body": json_answer(answer.body)}
+            return {"status": answer.status, "body": answer.json()}
         except ValueError as problem:
             return {"status": answer.status, "body_left_out": str(problem)}
 
@@ -238,7 +238,7 @@ class HttpProvider(Provider):
                     # Without compression the bound on what is read is a bound on what is kept.
                     headers={**self._headers, "Accept": "application/json", "Accept-Encoding": "identity", **headers},
                     content=content,
-                    timeout=self._httpx.Timeout(limit, connect=limit * CONNECT_SHARE),
+                    timeout=self._httpx.Timeout(limit, connect=limit * CONNECT_SHARE, pool=limit * CONNECT_SHARE),
                     extensions={"trace": trace},
                 )
                 auth = self._httpx.USE_CLIENT_DEFAULT if self._auth is None else self._auth
@@ -264,26 +264,23 @@ class HttpProvider(Provider):
 
     async def _read(self, response: httpx.Response) -> _Answer:
         """Read an answer up to the bound; one that breaks off raises, and is then no answer."""
-        body: bytes | None = b""
+        body, unread = b"", ""
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
-            body = None  # asked for and refused; unpacking it could yield any size
+            unread = "compressed"  # asked not to be; unpacking it could yield any size
         else:
-            parts, size = [], 0
             async for part in response.aiter_raw():
-                parts.append(part)
-                size += len(part)
-                if size > ANSWER_BYTES_MAX:
+                body += part
+                if len(body) > ANSWER_BYTES_MAX:
+                    body, unread = b"", "too long"
                     break
-            body = b"".join(parts) if size <= ANSWER_BYTES_MAX else None
-        # The callables get a response of their own: whole, small, and without our request's headers.
         framing = {"content-encoding", "content-length", "transfer-encoding"}
         copy = self._httpx.Response(
             response.status_code,
             headers=[(key, value) for key, value in response.headers.multi_items() if key not in framing],
-            content=body or b"",
+            content=body,
             request=self._httpx.Request(response.request.method, response.request.url),
         )
-        return _Answer(response.status_code, body, copy)
+        return _Answer(response.status_code, body, unread, copy)
 
     def _broken(self, error: Exception, trace: _Trace) -> _Broken:
         """Say whether a connection stood when a call broke off; in doubt it did."""
@@ -307,12 +304,20 @@ class _Answer:
     A whole answer.
 
     Attributes:
-        body: None where it was too long or compressed.
+        unread: Why the body was not read, or empty.
+        response: A copy for the caller's functions: small, and without our request's headers.
     """
 
     status: int
-    body: bytes | None
+    body: bytes
+    unread: str
     response: httpx.Response
+
+    def json(self) -> Json:
+        """Give the body; raises ValueError with a word that says why not."""
+        if self.unread:
+            raise ValueError(self.unread)
+        return json_answer(self.body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,12 +372,14 @@ def _http_date(text: str) -> datetime | None:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Follow the chain to the first cause: the operating system's or the TLS library's."""
-    seen = set()
+    """Follow the chain to the first word of the operating system or the TLS library; without one, the error itself."""
+    found, seen = error, set()
     while id(error) not in seen:
         seen.add(id(error))
+        if isinstance(error, OSError):
+            found = error
         error = error.__cause__ or error.__context__ or error
-    return error
+    return found
 
 
 def _name(error: BaseException) -> str:

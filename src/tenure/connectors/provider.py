@@ -98,7 +98,7 @@ class Provider:
         if "name" in vars(cls) and not isinstance(vars(cls)["name"], property):
             check_provider_name(cls.name)
 
-    def send(self, request: Any, operation_key: str) -> Outcome | Awaitable[Outcome]:
+    def send(self, request: Any, operation_key: str) -> Outcome | Awaitable[Outcome]:  # noqa: ARG002 - for subclasses
         """
         Ask the provider to act, once.
 
@@ -108,11 +108,11 @@ class Provider:
             request: What the handler gave to `ctx.effect`.
             operation_key: The business identity of this act; hand it on wherever the provider takes one.
         """
-        raise NotImplementedError
+        raise Invalid(f"provider {self.name!r} has no send; write `async def send(self, request, operation_key)`")
 
-    def lookup(self, operation_key: str) -> Evidence | Awaitable[Evidence]:
+    def lookup(self, operation_key: str) -> Evidence | Awaitable[Evidence]:  # noqa: ARG002 - for subclasses
         """Ask what became of an operation; leave it out where the provider cannot tell."""
-        raise NotImplementedError
+        return NoAnswer("has no look-up")
 
     @property
     def has_lookup(self) -> bool:

@@ -44,17 +44,13 @@ def json_bytes(value: object) -> bytes:
     return canonical(_plain(value, "$", 0))
 
 
-def json_answer(body: bytes | None) -> Json:
+def json_answer(body: bytes) -> Json:
     """
     Read an answer's JSON.
 
-    Args:
-        body: None for an answer that was too long to be read.
     Raises:
-        ValueError: Too long, not JSON, or JSON that no store keeps; the text names which, nothing of the answer.
+        ValueError: Not JSON, or JSON that no store keeps; the text names which, nothing of the answer.
     """
-    if body is None:
-        raise ValueError("too long")
     try:
         return parse(body, max_bytes=ANSWER_BYTES_MAX)
     except Invalid as refusal:
