@@ -1,0 +1,262 @@
+"""
+Is this the right server, and has it our tables? And how they get there. Scripts of commands; no I/O.
+
+A migration runs in one transaction behind an advisory lock that ends with it. So any number of processes may migrate at
+once, and one that is killed leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import TypeAlias, TypeVar
+
+from tenure.errors import Invalid, Refused
+from tenure.stores.migrate import Migration, check_version, pending, schema_missing
+from tenure.stores.postgres.unit import BEGIN, COMMIT
+from tenure.stores.postgres.values import Command, plain, script
+from tenure.yields import Rows
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[list[Command], list[Rows], T]
+
+PACKAGE = "tenure.stores.postgres"
+_SERVER_MIN = 150000
+# Any number will do, as long as all releases use the same.
+_LOCK = 0x7E4E5C1EA5E
+_LOCK_WAIT = "2s"
+
+_START = """\
+CREATE SCHEMA IF NOT EXISTS tenure;
+CREATE TABLE IF NOT EXISTS tenure.migration (
+    version integer NOT NULL PRIMARY KEY,
+    name text NOT NULL,
+    applied_at_us bigint NOT NULL
+);
+"""
+_RECORD = (
+    "INSERT INTO tenure.migration (version, name, applied_at_us) "
+    "VALUES ({version}, '{name}', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
+)
+
+_SERVER = plain(
+    "server",
+    "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(), "
+    "current_setting('synchronous_commit'), to_regclass('tenure.migration') IS NOT NULL, "
+    "pg_postmaster_start_time()::text",
+)
+# The instant of the first migration tells one installation from another, also where host names differ.
+_SCHEMA = plain(
+    "schema",
+    "SELECT (SELECT max(version) FROM tenure.migration), "
+    "(SELECT applied_at_us FROM tenure.migration ORDER BY version LIMIT 1), "
+    "to_regclass('tenure.meta') IS NOT NULL",
+)
+_TEST_CLOCK = plain("test_clock", "SELECT 1 FROM tenure.meta WHERE key = 'test_clock'")
+# For a joined connection, in the round trip of its first statements. Fails by itself where the tables are missing.
+JOINED = plain(
+    "joined",
+    "SELECT current_setting('synchronous_commit'), (SELECT max(version) FROM tenure.migration), "
+    "(SELECT applied_at_us FROM tenure.migration ORDER BY version LIMIT 1), "
+    "EXISTS (SELECT FROM tenure.meta WHERE key = 'test_clock')",
+)
+
+
+def _check_server(row: tuple[object, ...]) -> None:
+    number, version, standby, synchronous, *_ = row
+    if not isinstance(number, int) or number < _SERVER_MIN:
+        raise Invalid(f"PostgreSQL 15 or newer is needed, this server is {version}", code="SERVER_TOO_OLD")
+    if standby:
+        raise Invalid(
+            "this server is a standby, which accepts no writes; point the store at the primary "
+            "(several hosts with target_session_attrs=read-write find it)",
+            code="STANDBY",
+        )
+    _check_synchronous(synchronous)
+
+
+def _check_synchronous(setting: object) -> None:
+    if setting == "off":
+        raise Invalid(
+            "synchronous_commit is off, so PostgreSQL may forget what it confirmed; set it to on for this database, "
+            "role or session",
+            code="SYNC_COMMIT_OFF",
+        )
+
+
+def _check_clock(*, wanted: bool, installed: bool) -> None:
+    if wanted and not installed:
+        raise Invalid(
+            "a store with a clock of its own needs a schema made for tests; use an empty database and "
+            "migrate(test_clock=True)",
+            code="TEST_CLOCK",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """
+    What a connection leads to.
+
+    Attributes:
+        installation: Tells one installed schema from another; a restored copy has the same.
+        run: Tells one start of a server from another.
+    """
+
+    installation: int | None
+    run: str
+
+
+def verify(known: Sequence[Migration], *, clock: bool, opening: Sequence[Command]) -> Steps[Verified]:
+    """
+    Look at a new connection's server and schema.
+
+    Args:
+        clock: The store replaces the clock.
+        opening: What a transaction needs first, such as the role.
+    Raises:
+        Invalid: SERVER_TOO_OLD, STANDBY, SYNC_COMMIT_OFF, SCHEMA_MISSING, SCHEMA_NEWER or TEST_CLOCK.
+    """
+    server = (yield [*opening, _SERVER])[-1][0]
+    _check_server(server)
+    if not server[4]:
+        raise schema_missing()
+    version, installation, has_meta = (yield [*opening, _SCHEMA])[-1][0]
+    check_version(version, known)
+    if clock:
+        marked = (yield [*opening, _TEST_CLOCK])[-1] if has_meta else []
+        _check_clock(wanted=True, installed=bool(marked))
+    return Verified(installation, server[5])
+
+
+def look(known: Sequence[Migration], *, clock: bool, opening: Sequence[Command]) -> Steps[None]:
+    """Find out at the opening what is wrong already; a schema that is missing or old is for `migrate`."""
+    done = yield from _applied(opening)
+    if done:
+        _refuse_newer(done, known)
+        if not pending(done, known):
+            yield from verify(known, clock=clock, opening=opening)
+
+
+def check_joined(
+    rows: Rows,
+    known: Sequence[Migration],
+    *,
+    clock: bool,
+    installation: int | None,
+) -> None:
+    """
+    Judge what a joined connection answered to `JOINED`.
+
+    Args:
+        installation: Of the store's own database, where the store has seen it already.
+    Raises:
+        Invalid: As `verify`, and CANNOT_JOIN for another database.
+    """
+    synchronous, version, found, test_clock = rows[0]
+    _check_synchronous(synchronous)
+    check_version(version, known)
+    if installation is not None and found != installation:
+        raise Invalid(
+            "the joined connection leads to another database than the store's; open the store with the URL of the "
+            "connection's database",
+            code="CANNOT_JOIN",
+        )
+    _check_clock(wanted=clock, installed=bool(test_clock))
+
+
+def _applied(opening: Sequence[Command]) -> Steps[set[int] | None]:
+    # None where nothing ever was.
+    server = (yield [*opening, _SERVER])[-1][0]
+    _check_server(server)
+    if not server[4]:
+        return None
+    rows = (yield [*opening, plain("applied", "SELECT version FROM tenure.migration")])[-1]
+    return {int(version) for (version,) in rows}
+
+
+def waiting(known: Sequence[Migration], *, opening: Sequence[Command]) -> Steps[list[str]]:
+    """Give the names of the migrations that are not applied; see `migrate` for what it raises."""
+    done = yield from _applied(opening)
+    if done is not None:
+        _refuse_newer(done, known)
+    return [one.name for one in pending(done or (), known)]
+
+
+def migrate(known: Sequence[Migration], *, test_clock: bool, opening: Sequence[Command]) -> Steps[list[str]]:
+    """
+    Apply what waits, in one transaction.
+
+    Args:
+        test_clock: Install the clock that tests may set; only together with the first migration.
+    Raises:
+        Invalid: SCHEMA_NEWER, TEST_CLOCK, and what `verify` says of the server.
+    Locks: an advisory lock of the transaction, for two seconds at most, then fails with 55P03.
+    """
+    done = yield from _applied(opening)
+    if done is not None:
+        _refuse_newer(done, known)
+        if not pending(done, known):
+            yield from _keep_test_clock(done, opening, wanted=test_clock, installing=False)
+            return []
+    yield [
+        BEGIN,
+        *opening,
+        # The transaction may build an index for longer than the role's statements may run.
+        plain(
+            "migration_settings",
+            "SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', '0', true), "
+            "set_config('idle_in_transaction_session_timeout', '0', true)",
+            _LOCK_WAIT,
+        ),
+        plain("migration_lock", "SELECT pg_advisory_xact_lock($1)", _LOCK),
+    ]
+    # Again behind the lock: another process may have been here.
+    done = yield from _applied(())
+    if done is None:
+        yield [script("migration_table", _START)]
+    else:
+        _refuse_newer(done, known)
+    names = []
+    for one in pending(done or (), known):
+        yield [script(one.name, one.sql)]
+        yield [Command("migration_record", _record(one).encode())]
+        names.append(one.name)
+    yield from _keep_test_clock(done or set(), (), wanted=test_clock, installing=bool(names))
+    yield [COMMIT]
+    return names
+
+
+def _refuse_newer(done: set[int], known: Sequence[Migration]) -> None:
+    newest = known[-1].version if known else 0
+    if done and max(done) > newest:
+        check_version(max(done), known)
+
+
+def _keep_test_clock(done: set[int], opening: Sequence[Command], *, wanted: bool, installing: bool) -> Steps[None]:
+    marked = bool((yield [*opening, _TEST_CLOCK])[-1]) if wanted or (done and installing) else False
+    if wanted and done and not marked:
+        raise Refused(
+            "this schema was installed without a test clock, and a clock that anybody can set must not come into a "
+            "database in use; take an empty database",
+            code="TEST_CLOCK",
+        )
+    if installing and (wanted or marked):
+        # After every migration: it may have made the function anew.
+        yield [script("test_clock", resources.files(PACKAGE).joinpath("test_clock.sql").read_text(encoding="utf-8"))]
+
+
+def _record(one: Migration) -> str:
+    # The name comes from a file name of ours: letters, digits and underscores.
+    return _RECORD.format(version=one.version, name=one.name)
+
+
+def whole(known: Sequence[Migration]) -> str:
+    """Give the schema as one text to read and to run on an empty database."""
+    parts = [
+        "-- The schema of tenure for PostgreSQL 15 or newer. Runs in one transaction, on a database without it.\n"
+        "BEGIN;\n\n" + _START
+    ]
+    parts += [f"-- {one.name}\n\n{one.sql.strip()}\n\n{_record(one)};\n" for one in known]
+    return "\n".join([*parts, "COMMIT;\n"])

@@ -1,0 +1,106 @@
+"""
+What a transaction tells PostgreSQL before and between the statements of a procedure; no I/O.
+
+A unit opens with BEGIN and one SELECT of settings that end with the transaction, so that a pooled connection, also one
+behind a transaction-mode pooler, carries nothing over to the next user: how long the server may work on a statement and
+may wait for us with locks held, the role, and a test's clock. All of it shares a round trip with the first statements.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from tenure.errors import Invalid
+from tenure.stores.contract import Clock
+from tenure.stores.postgres.trouble import ROLE
+from tenure.stores.postgres.values import Catalogue, Command, plain
+from tenure.stores.runner import Requests
+from tenure.yields import Rows
+
+# Explicitly: under a database default of "repeatable read" a claim would fail where it should skip.
+BEGIN = Command("begin", b"BEGIN ISOLATION LEVEL READ COMMITTED")
+COMMIT = Command("commit", b"COMMIT")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Seconds that the client waits beyond what the server was told, so that the server's own answer comes first.
+GRACE = 1.0
+
+
+def microseconds(clock: Clock) -> int:
+    """Read a replaced clock in UTC microseconds."""
+    now = clock.now()
+    if now.tzinfo is None:
+        raise Invalid("the clock given to the store returns a naive datetime; give an aware one")
+    return (now - _EPOCH) // timedelta(microseconds=1)
+
+
+_LIMITS = (
+    "SELECT set_config('statement_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $1, true)"
+)
+
+
+def settings(*, deadline: float | None, role: str | None) -> list[Command]:
+    """
+    Give the settings of one transaction.
+
+    Args:
+        deadline: Monotonic; the server stops a statement, and a transaction that waits for us, about then.
+    """
+    commands = []
+    if deadline is not None:
+        # 0 would mean no limit.
+        left = max(1, round((deadline - time.monotonic()) * 1000))
+        commands.append(plain("limits", _LIMITS, str(left)))
+    if role is not None:
+        commands.append(plain(ROLE, "SELECT set_config('role', $1, true)", role))
+    return commands
+
+
+class Unit:
+    """
+    One conversation on a connection.
+
+    Args:
+        opening: What is sent before the first statement, or before every one where there is no transaction around them.
+        repeated: Every round trip is a transaction of its own (plain reads).
+
+    Attributes:
+        opened: Something was sent.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        clock: Clock | None,
+        opening: Callable[[], Sequence[Command]],
+        *,
+        repeated: bool = False,
+    ) -> None:
+        self._catalogue = catalogue
+        self._clock = clock
+        self._opening = opening
+        self._repeated = repeated
+        self._told: int | None = None
+        self._lead = 0
+        self.opened = False
+
+    def commands(self, requests: Requests) -> list[Command]:
+        """Give what to send for these requests."""
+        # First of all, because a value that does not fit must leave everything as it was.
+        wanted = [self._catalogue.command(request) for request in requests]
+        first = self._repeated or not self.opened
+        lead = list(self._opening()) if first else []
+        if self._clock is not None:
+            now = microseconds(self._clock)
+            if first or now != self._told:
+                lead.append(plain("clock", "SELECT set_config('tenure.now_us', $1, true)", str(now)))
+                self._told = now
+        self.opened = True
+        self._lead = len(lead)
+        return [*lead, *wanted]
+
+    def answers(self, results: list[Rows]) -> list[Rows]:
+        """Take away the answers that are not for the procedure."""
+        return results[self._lead :]

@@ -1,0 +1,316 @@
+"""
+Statements and their values in PostgreSQL's binary form.
+
+The type of a parameter is read from the cast behind it in the SQL, `%(ids)b::uuid[]`, never from the value: a driver
+that looks at values sends 3 as a smallint and 70000 as an integer, and None without a type, so that one statement of
+twenty parameters would be prepared in thousands of variants. A parameter without any cast is typed by its value, whole
+numbers always as bigint.
+
+Results come in binary as well. `json` and `jsonb` come as the text that was stored, for a parser of the caller's own:
+what a parser does with 1e400 is not a store's business.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from psycopg import pq
+from psycopg.adapt import AdaptersMap, Dumper, Loader
+from psycopg.postgres import register_default_adapters, types
+from psycopg.types.array import register_all_arrays
+
+from tenure.errors import Invalid
+from tenure.stores.statements import Named
+from tenure.yields import Each, Statement
+
+
+class Command(NamedTuple):
+    """
+    One statement as it goes to the server.
+
+    Attributes:
+        name: For error texts.
+        params: Packed values for $1, $2, ..., or None where the text takes none.
+        script: Several statements in one text; cannot be part of a round trip with others.
+    """
+
+    name: str
+    query: bytes
+    params: Sequence[Any] | None = None
+    script: bool = False
+
+
+class _Packed(bytes):
+    """A value in binary form; each type has a class of its own, which chooses the type's number on the wire."""
+
+    __slots__ = ()
+
+
+class _Null:
+    """NULL with a type."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Type:
+    name: str
+    oid: int
+    pack: Callable[[Any], bytes]
+    packed: type[_Packed]
+    null: _Null
+    packed_array: type[_Packed]
+    null_array: _Null
+
+
+_SHORT = struct.Struct(">h")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_DOUBLE = struct.Struct(">d")
+_LENGTH = struct.Struct(">i")
+_ARRAY = struct.Struct(">iiIii")
+_NULL_ITEM = _LENGTH.pack(-1)
+
+
+def _pack_uuid(value: UUID) -> bytes:
+    return value.bytes
+
+
+def _pack_text(value: str) -> bytes:
+    data = value.encode()
+    if b"\0" in data:
+        raise ValueError("a NUL character")
+    return data
+
+
+def _pack_jsonb(value: str) -> bytes:
+    return b"\1" + _pack_text(value)
+
+
+def _pack_bytes(value: bytes) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError("not bytes")
+    return value
+
+
+def _pack_bool(value: bool) -> bytes:  # noqa: FBT001 - a value, not a switch
+    if not isinstance(value, bool):
+        raise TypeError("not a bool")
+    return b"\1" if value else b"\0"
+
+
+# Filled below and then only read. Our own map, because a caller may have changed how the driver reads and writes types,
+# for everything or on the connection that we join.
+adapters = AdaptersMap(types=types)
+register_default_adapters(adapters)
+register_all_arrays(adapters)
+
+
+def _holder(base: type, name: str, oid: int, dump: Callable[[Any, Any], Any]) -> type:
+    holder = type(name, (base,), {"__slots__": ()})
+    dumper: type[Dumper] = type(name, (Dumper,), {"oid": oid, "format": pq.Format.BINARY, "dump": dump})
+    adapters.register_dumper(holder, dumper)
+    return holder
+
+
+def _type(name: str, oid: int, array_oid: int, pack: Callable[[Any], bytes]) -> _Type:
+    def as_it_is(_: Dumper, value: bytes) -> bytes:
+        return value
+
+    def nothing(_: Dumper, __: _Null) -> None:
+        return None
+
+    return _Type(
+        name,
+        oid,
+        pack,
+        _holder(_Packed, name, oid, as_it_is),
+        _holder(_Null, f"{name}_null", oid, nothing)(),
+        _holder(_Packed, f"{name}_array", array_oid, as_it_is),
+        _holder(_Null, f"{name}_array_null", array_oid, nothing)(),
+    )
+
+
+# The numbers are fixed in PostgreSQL's catalogue (pg_type).
+_UUID = _type("uuid", 2950, 2951, _pack_uuid)
+_SMALLINT = _type("smallint", 21, 1005, _SHORT.pack)
+_INTEGER = _type("integer", 23, 1007, _INT.pack)
+_BIGINT = _type("bigint", 20, 1016, _LONG.pack)
+_TEXT = _type("text", 25, 1009, _pack_text)
+_BOOLEAN = _type("boolean", 16, 1000, _pack_bool)
+_FLOAT = _type("double precision", 701, 1022, _DOUBLE.pack)
+_BYTEA = _type("bytea", 17, 1001, _pack_bytes)
+_JSON = _type("json", 114, 199, _pack_text)
+_JSONB = _type("jsonb", 3802, 3807, _pack_jsonb)
+
+_BY_CAST = {
+    **{one.name: one for one in (_UUID, _SMALLINT, _INTEGER, _BIGINT, _TEXT, _BOOLEAN, _FLOAT, _BYTEA, _JSON, _JSONB)},
+    "int": _INTEGER,
+    "int2": _SMALLINT,
+    "int4": _INTEGER,
+    "int8": _BIGINT,
+    "bool": _BOOLEAN,
+    "float8": _FLOAT,
+}
+_BY_VALUE: dict[type, _Type] = {
+    UUID: _UUID,
+    int: _BIGINT,
+    str: _TEXT,
+    bool: _BOOLEAN,
+    float: _FLOAT,
+    bytes: _BYTEA,
+}
+
+
+class _TextLoader(Loader):
+    format = pq.Format.BINARY
+
+    def load(self, data: Any) -> str:
+        return bytes(data).decode()
+
+
+class _JsonbLoader(_TextLoader):
+    def load(self, data: Any) -> str:
+        return bytes(data)[1:].decode()  # the first byte is the format's version
+
+
+adapters.register_loader("json", _TextLoader)
+adapters.register_loader("jsonb", _JsonbLoader)
+
+
+def _one(kind: _Type, value: Any) -> _Packed | _Null:
+    return kind.null if value is None else kind.packed(kind.pack(value))
+
+
+def _array(kind: _Type, values: Any) -> _Packed | _Null:
+    if values is None:
+        return kind.null_array
+    pack, length = kind.pack, _LENGTH.pack
+    has_null = 0
+    body: list[bytes] = []
+    for value in values:
+        if value is None:
+            has_null = 1
+            body.append(_NULL_ITEM)
+        else:
+            data = pack(value)
+            body.append(length(len(data)) + data)
+    if not body:
+        return kind.packed_array(_ARRAY.pack(0, 0, kind.oid, 0, 1)[:12])
+    return kind.packed_array(_ARRAY.pack(1, has_null, kind.oid, len(body), 1) + b"".join(body))
+
+
+def _by_value(value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, list | tuple):
+        first = next((one for one in value if one is not None), "")
+        return _array(_BY_VALUE[type(first)], value)
+    return _one(_BY_VALUE[type(value)], value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    param: str
+    pack: Callable[[Any], Any]
+
+
+_PLACE = re.compile(
+    r"%\((?P<param>\w+)\)[bst]"
+    r"(?:\s*::\s*(?P<type>double\s+precision|[a-z_][a-z_0-9]*)(?P<array>\[\])?)?"
+    r"|%%",
+    re.IGNORECASE,
+)
+
+
+class _Compiled:
+    """A named statement with numbered parameters, each packed for the type that its cast names."""
+
+    __slots__ = ("named", "query", "slots")
+
+    def __init__(self, named: Named) -> None:
+        self.named = named
+        order: list[str] = []
+        casts: dict[str, Callable[[Any], Any]] = {}
+
+        def number(place: re.Match[str]) -> str:
+            param = place["param"]
+            if param is None:
+                return "%"
+            assert param in named.params, f"statement {named.name} uses {param}, which is not in its header"
+            if param not in order:
+                order.append(param)
+            cast = " ".join((place["type"] or "").lower().split())
+            if cast in _BY_CAST:
+                casts.setdefault(param, _packer(_BY_CAST[cast], array=bool(place["array"]) or named.each))
+            written = place[0]
+            return f"${order.index(param) + 1}" + written[written.index(")") + 2 :]
+
+        self.query = _PLACE.sub(number, named.sql).encode()
+        untyped = _by_value
+        self.slots = tuple(_Slot(param, casts.get(param, untyped)) for param in order)
+
+    def command(self, request: Statement | Each) -> Command:
+        named = self.named
+        assert named.each == isinstance(request, Each), f"{named.name} was asked in the wrong way, once or each"
+        values: Mapping[str, Any]
+        if isinstance(request, Each):
+            assert all(len(row) == len(named.params) for row in request.rows), f"{named.name} takes {named.params}"
+            columns = list(zip(*request.rows, strict=True))
+            values = dict(zip(named.params, columns, strict=True))
+        else:
+            values = request.params
+            assert values.keys() == set(named.params), f"statement {named.name} takes {named.params}"
+        packed = []
+        for slot in self.slots:
+            try:
+                packed.append(slot.pack(values[slot.param]))
+            except (ValueError, TypeError, AttributeError, KeyError, OverflowError, struct.error):
+                raise self._refuse(slot.param) from None
+        return Command(named.name, self.query, packed)
+
+    def _refuse(self, param: str) -> Invalid:
+        # The value itself is not repeated: it may be a payload.
+        return Invalid(
+            f"a value for {param} cannot be stored: whole numbers have at most 64 bits (32 where the column says so), "
+            f"texts are valid Unicode without NUL (statement {self.named.name})",
+        )
+
+
+def _packer(kind: _Type, *, array: bool) -> Callable[[Any], Any]:
+    if array:
+        return lambda values: _array(kind, values)
+    return lambda value: _one(kind, value)
+
+
+class Catalogue:
+    """All statements of a store, ready to be filled with values."""
+
+    def __init__(self, statements: Mapping[str, Named]) -> None:
+        self._compiled = {name: _Compiled(named) for name, named in statements.items()}
+
+    def command(self, request: Statement | Each) -> Command:
+        """
+        Turn a request into a command.
+
+        Raises:
+            Invalid: A value does not fit the type.
+        """
+        compiled = self._compiled.get(request.name)
+        assert compiled is not None, f"no statement is called {request.name}"
+        return compiled.command(request)
+
+
+def plain(name: str, query: str, *values: Any) -> Command:
+    """Make a command of the store's own, its values typed as they are."""
+    return Command(name, query.encode(), [_by_value(value) for value in values])
+
+
+def script(name: str, text: str) -> Command:
+    """Make a command of several statements."""
+    return Command(name, text.encode(), None, script=True)
