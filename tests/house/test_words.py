@@ -24,7 +24,7 @@ DENIED = re.compile(r"\b(no|not|never|nobody|cannot|without|instead of)\b|n't\b"
 
 
 def offences(text: str) -> list[tuple[int, str]]:
-    found = []
+    found: list[tuple[int, str]] = []
     for number, line in enumerate(text.splitlines(), 1):
         found.extend((number, kind) for kind, pattern in FORBIDDEN.items() if pattern.search(line))
         if ONCE.search(line) and not DENIED.search(line):
