@@ -82,9 +82,15 @@ def test_rules_touch_nothing() -> None:
     assert found == []
 
 
-def test_procedures_and_flows_touch_nothing() -> None:
+def test_procedures_touch_nothing() -> None:
     # Ids are made by procedures, and known before the commit.
-    found = [line for path in modules("procedures", "flows") for line in world(path) if "new_id" not in line]
+    found = [line for path in modules("procedures") for line in world(path) if "new_id" not in line]
+    assert found == []
+
+
+def test_flows_touch_nothing_but_what_they_are_given() -> None:
+    # Their driver awaits where its caller does; the flows themselves are generators.
+    found = [line for path in modules("flows") for line in world(path) if "drive.py" not in line or "async" not in line]
     assert found == []
 
 

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from tests.support.postgres import Databases, NoPostgres, Server, attach, start_server
-from tests.support.postgres.binaries import candidates
+from tests.support.postgres.binaries import candidates, is_url, wanted
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,6 +44,12 @@ def hold(meeting: Path) -> tuple[subprocess.Popen[str], str]:
     )
     assert process.stdout is not None
     return process, process.stdout.readline().strip()
+
+
+def ask_for_a_server_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the whole run was given a server by its URL, these tests still start one."""
+    if is_url(wanted()):
+        monkeypatch.delenv("TENURE_TEST_POSTGRES")
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -98,7 +104,10 @@ def test_a_database_in_use_is_dropped_all_the_same(postgres_databases: Databases
     assert not answers(url)
 
 
-def test_processes_of_one_run_share_a_server_that_ends_with_the_last(tmp_path: Path) -> None:
+def test_processes_of_one_run_share_a_server_that_ends_with_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask_for_a_server_of_our_own(monkeypatch)
     one, first = hold(tmp_path)
     two, second = hold(tmp_path)
     try:
@@ -113,7 +122,8 @@ def test_processes_of_one_run_share_a_server_that_ends_with_the_last(tmp_path: P
     assert not answers(second)
 
 
-def test_the_next_user_after_the_end_gets_a_new_server(tmp_path: Path) -> None:
+def test_the_next_user_after_the_end_gets_a_new_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_for_a_server_of_our_own(monkeypatch)
     with attach(tmp_path) as url:
         assert answers(url)
     with attach(tmp_path) as again:
