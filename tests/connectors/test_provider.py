@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import threading
@@ -308,6 +309,17 @@ def test_a_call_that_ignores_its_cancellation_is_left_behind() -> None:
     assert isinstance(outcome, Unknown)
     assert "ignores its cancellation" in outcome.reason
     assert took < (SOON + GRACE).total_seconds() + 5
+
+
+def test_a_call_that_loses_one_cancellation_is_cancelled_again() -> None:
+    async def forgetful(self: Provider, request: object, operation_key: str) -> Succeeded:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    outcome = asyncio.run(send_bounded(provider_of(forgetful), {}, "k", SOON))
+    assert outcome == Unknown("mailer: send did not end within 0.1 s")
 
 
 def test_a_plain_call_that_hangs_ends_in_time_and_does_not_keep_the_loop_from_ending() -> None:

@@ -221,12 +221,10 @@ async def _bounded(
         await asyncio.wait({task}, timeout=limit.total_seconds())
         late = not task.done()
         if late:
-            task.cancel()
-            await asyncio.wait({task}, timeout=GRACE.total_seconds())
+            await _stop(task)
     except asyncio.CancelledError:
-        task.cancel()
         task.add_done_callback(_retrieve)
-        await asyncio.wait({task}, timeout=GRACE.total_seconds())
+        await _stop(task)
         raise
     if not task.done():
         task.add_done_callback(_retrieve)
@@ -242,6 +240,15 @@ async def _bounded(
             return None, f"{verb} did not end within {limit.total_seconds():g} s ({type(error).__name__})"
         return None, f"{verb} raised {type(error).__name__}"
     raise error
+
+
+async def _stop(task: asyncio.Task[Any]) -> None:
+    """Cancel, and once more: before Python 3.12 `asyncio.wait_for` loses a cancellation that comes with its result."""
+    for _ in range(2):
+        task.cancel()
+        await asyncio.wait({task}, timeout=GRACE.total_seconds() / 2)
+        if task.done():
+            return
 
 
 async def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
