@@ -16,13 +16,14 @@ from uuid import UUID
 
 import pytest
 import rfc8785
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenure.errors import Invalid
 from tenure.rules import digest as module
 from tenure.rules.digest import canonical, digest, operation_digest, payload_digest, request_digest
-from tenure.rules.payload import DEPTH_MAX, decode, encode, parse, write
+from tenure.rules.payload import decode, encode, parse, write
+from tenure.rules.survey import DEPTH_MAX, ODD_FLOAT, survey
 from tests.rules.corpus import ACCEPTED, MENDED, REFUSED, nested
 from tests.rules.oracle import number, oracle
 from tests.rules.values import floats, json_values, plain_values, safe_integers, texts
@@ -174,20 +175,22 @@ fast_values = st.recursive(
     st.none() | st.booleans() | safe_integers | texts | st.floats(0.0001, 1e15).filter(lambda x: not x.is_integer()),
     lambda children: (
         st.lists(children)
-        | st.dictionaries(st.text(st.characters(max_codepoint=0xD7FF, exclude_characters="\0")), children)
+        | st.dictionaries(
+            st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"], exclude_characters="\0")), children
+        )
     ),
 )
 
 
 @given(fast_values)
 def test_the_fast_way_writes_what_the_library_writes(value: Any) -> None:
-    assert module.survey(value) & module._NOT_FOR_THE_FAST_WAY == 0
+    assert survey(value, max_bytes=None) & module._NOT_FOR_THE_FAST_WAY == 0
     assert module._write_sorted(value).encode() == rfc8785.dumps(value) == canonical(value)
 
 
 @given(floats)
 def test_a_float_goes_the_fast_way_only_where_both_write_it_alike(value: float) -> None:
-    if not module.survey(value) & module.ODD_FLOAT:
+    if not survey(value, max_bytes=None) & ODD_FLOAT:
         assert repr(value) == number(value)
     assert canonical(value).decode() == number(value)
 
@@ -203,10 +206,11 @@ def test_many_random_floats_equal_those_of_the_oracle() -> None:
     assert counted > 19_000
 
 
-@given(st.dictionaries(texts, json_values, min_size=1), st.randoms(use_true_random=False))
-def test_the_order_of_keys_does_not_matter(value: dict[str, Any], draw: random.Random) -> None:
+@settings(max_examples=30)  # many members of many shapes: each example is large
+@given(st.dictionaries(texts, json_values, min_size=2, max_size=8), st.integers(0, 2**32))
+def test_the_order_of_keys_does_not_matter(value: dict[str, Any], seed: int) -> None:
     names = list(value)
-    draw.shuffle(names)
+    random.Random(seed).shuffle(names)
     assert digest({name: value[name] for name in names}) == digest(value)
 
 
@@ -393,9 +397,9 @@ def test_a_payload_may_be_as_deep_in_a_digest_as_in_the_store() -> None:
 def test_paths_in_a_digest_are_those_of_the_payload() -> None:
     with pytest.raises(Invalid, match=r"^\$\.at is of type bytes"):
         payload_digest("k", {"at": b""})
-    with pytest.raises(Invalid, match=r"^kind is text that holds"):
+    with pytest.raises(Invalid, match=r"^kind holds half"):
         payload_digest("k\ud800", {})
-    with pytest.raises(Invalid, match=r"^operation\.tenant is text that holds"):
+    with pytest.raises(Invalid, match=r"^operation\.tenant holds a NUL"):
         operation_digest(tenant="\0", job_id=JOB, kind="k", kind_version=1, epoch=1, payload={})
 
 

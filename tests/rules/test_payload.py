@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from tenure.errors import Invalid
 from tenure.rules.payload import (
-    DEPTH_MAX,
     PAYLOAD_BYTES_MAX,
     check_json,
     check_payload,
@@ -25,6 +24,7 @@ from tenure.rules.payload import (
     encode,
     parse,
 )
+from tenure.rules.survey import DEPTH_MAX
 from tests.rules.corpus import ACCEPTED, MENDED, REFUSED, REFUSED_TEXTS, nested, nested_objects, same
 from tests.rules.values import json_values
 
@@ -253,6 +253,7 @@ for sign, value in (("", number), ("-", -number)):
     assert encode({"n": value, "x": 0.5}) == '{"n":' + sign + digits + ',"x":0.5}'
     assert decode('{"n":' + sign + digits + "}") == parse('{"n":' + sign + digits + "}") == {"n": value}
     assert canonical([value, 1.0]).decode() == "[" + sign + digits + ",1]"
+    assert canonical([value, 0.5]).decode() == "[" + sign + digits + ",0.5]"
 for read in (decode, parse):
     try:
         read("1" * 4001)

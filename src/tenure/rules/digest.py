@@ -24,17 +24,16 @@ import rfc8785
 
 from tenure.errors import Invalid
 from tenure.rules.outcome import Json
-from tenure.rules.payload import (
+from tenure.rules.payload import RESERVED_KEYS, write
+from tenure.rules.survey import (
     BIG_INTEGER,
     DEPTH_MAX,
     LONG_INTEGER,
     ODD_FLOAT,
-    RESERVED_KEYS,
     SPLIT_CHARACTER,
     WIDE_KEY,
     mended,
     survey,
-    write,
 )
 
 VERSION = "v1:"
