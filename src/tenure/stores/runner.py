@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from tenure.errors import IllegalMove
+from tenure.errors import IllegalMove, TenureError
 from tenure.yields import AfterCommit, Each, Procedure, Rows, Statement
 
 T = TypeVar("T")
@@ -75,6 +75,17 @@ def settle(value: T | AfterCommit) -> T:
     if isinstance(value, AfterCommit):
         raise value.error
     return value
+
+
+@contextmanager
+def asked(procedure: Procedure[Any]) -> Iterator[None]:
+    """Take note that a procedure was handed to a store, also where the store refuses before it runs a step of it."""
+    try:
+        yield
+    except TenureError:
+        # A fresh run that is closed at once: a procedure that was refused is not one that somebody forgot to run.
+        procedure.script().close()
+        raise
 
 
 def _steps(procedure: Procedure[T]) -> Generator[Requests, list[Rows], T | AfterCommit]:

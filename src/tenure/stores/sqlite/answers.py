@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
@@ -67,6 +68,9 @@ def _column(value: object) -> object:
         return str(value)
     if isinstance(value, int | str | float | bytes):
         return value
+    if isinstance(value, list | tuple):
+        # Where the other database takes an array, the SQL here reads a JSON text with json_each.
+        return json.dumps(value)
     raise AssertionError(f"a value of type {type(value).__name__} cannot be stored as it is")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -102,9 +104,21 @@ def _use_wal(connection: sqlite3.Connection) -> None:
         )
 
 
+@contextmanager
+def plain_text(connection: sqlite3.Connection) -> Iterator[None]:
+    """Read text as text on a connection whose owner may want it otherwise; the owner's wish is put back."""
+    factory = connection.text_factory
+    connection.text_factory = str
+    try:
+        yield
+    finally:
+        connection.text_factory = factory
+
+
 def file_of(connection: sqlite3.Connection) -> str | None:
     """Give the path of a connection's main database, None for one in memory."""
-    for _number, name, path in sqlite3.Cursor(connection).execute("PRAGMA database_list"):
-        if name in {"main", b"main"}:
-            return os.path.realpath(os.fsdecode(path)) if path else None
+    with plain_text(connection):
+        for _number, name, path in sqlite3.Cursor(connection).execute("PRAGMA database_list"):
+            if name == "main":
+                return os.path.realpath(path) if path else None
     return None

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from tenure.errors import Invalid
+from tenure.stores.runner import asked
 from tenure.stores.sqlite.connect import file_of
 from tenure.stores.sqlite.engine import Engine
 from tenure.stores.sqlite.turn import run_inside
@@ -44,8 +45,9 @@ class Joined:
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Transaction.run`; an `AfterCommit` is given back as it is: the commit is the caller's."""
-        self._engine.check_process()
-        self._check_open()
+        with asked(procedure):
+            self._engine.check_process()
+            self._check_open()
         value = run_inside(self.connection, procedure, self._engine.answers, self._engine.clock)
         return cast("T", value)
 

@@ -16,7 +16,7 @@ from tenure.errors import Invalid
 from tenure.stores import migrate
 from tenure.stores.contract import Clock
 from tenure.stores.migrate import Migration
-from tenure.stores.runner import guard, refuse_inside, settle
+from tenure.stores.runner import asked, guard, refuse_inside, settle
 from tenure.stores.sqlite import bell, schema
 from tenure.stores.sqlite.clock import HostClock, ReplacedClock
 from tenure.stores.sqlite.connect import check_library, read_url
@@ -101,8 +101,9 @@ class SqliteStore(_Face):
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Store.run`."""
-        self._refuse_inside(procedure)
-        value = self._engine.run(procedure)
+        with asked(procedure):
+            self._refuse_inside(procedure)
+            value = self._engine.run(procedure)
         return settle(value)
 
     @contextmanager
@@ -229,8 +230,9 @@ class AsyncSqliteStore(_Face):
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Store.run`; a cancelled caller does not undo what it asked for."""
-        self._refuse_inside(procedure)
-        value = await self._engine.run_async(procedure)
+        with asked(procedure):
+            self._refuse_inside(procedure)
+            value = await self._engine.run_async(procedure)
         return settle(value)
 
     @asynccontextmanager

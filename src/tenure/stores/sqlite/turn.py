@@ -17,9 +17,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenure.errors import IllegalMove, Invalid, TenureError, Unavailable
-from tenure.stores.runner import Requests, drive
+from tenure.stores.runner import Requests, asked, drive
 from tenure.stores.sqlite.answers import Answers
 from tenure.stores.sqlite.clock import HostClock, Instants, ReplacedClock
+from tenure.stores.sqlite.connect import plain_text
 from tenure.stores.sqlite.failures import code_of, raise_typed
 from tenure.yields import AfterCommit, Procedure, Rows
 
@@ -48,32 +49,28 @@ def run_inside(
     cursor = sqlite3.Cursor(connection)
 
     @contextmanager
-    def plain_text() -> Iterator[None]:
-        factory = connection.text_factory
-        connection.text_factory = str
+    def ours() -> Iterator[None]:
         try:
-            with using():
+            with using(), plain_text(connection):
                 yield
         except sqlite3.Error as error:
             raise_typed(error)
-        finally:
-            connection.text_factory = factory
 
     def answer(requests: Requests) -> list[Rows]:
-        with plain_text():
+        with ours():
             return statements(requests)
 
-    with plain_text():
+    with ours():
         cursor.execute("SAVEPOINT tenure_step")
     try:
         instants = Instants(clock, connection)
         statements = answers.bind(cursor, instants)
         value = drive(procedure, answer)
-        with plain_text():
+        with ours():
             instants.keep()
             cursor.execute("RELEASE tenure_step")
     except BaseException:
-        with plain_text():
+        with ours():
             if connection.in_transaction:  # a full disk may have ended the whole transaction
                 cursor.execute("ROLLBACK TO tenure_step")
                 cursor.execute("RELEASE tenure_step")
@@ -105,7 +102,8 @@ class Turn:
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Transaction.run`; an `AfterCommit` is given back here and raised when the block has ended."""
-        value = run_inside(self.connection, procedure, self._engine.answers, self._engine.clock, self._using)
+        with asked(procedure):
+            value = run_inside(self.connection, procedure, self._engine.answers, self._engine.clock, self._using)
         if isinstance(value, AfterCommit) and self._after is None:
             self._after = value.error
         return value  # type: ignore[return-value]  # an AfterCommit only where the procedure says so itself

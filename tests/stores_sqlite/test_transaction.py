@@ -1,0 +1,284 @@
+"""A transaction of the caller's own: its end, its deadline, and what may not happen inside."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from datetime import timedelta
+
+import pytest
+
+from tenure.errors import Conflict, IllegalMove, Invalid, Unavailable
+from tenure.stores.sqlite.store import SqliteStore
+from tenure.yields import AfterCommit
+from tests.stores_sqlite.support import PATIENCE, Background, wait_for_line
+from tests.stores_sqlite.toy import count, count_aside, keys_aside, put, put_and_refuse, put_and_tell, toy_store
+
+SHORT = timedelta(milliseconds=150)
+
+
+def test_it_commits_at_the_end_of_the_block(either: SqliteStore) -> None:
+    with either.transaction() as tx:
+        assert tx.run(put("a")) == "a"
+        tx.execute("CREATE TABLE mine (v)")
+        tx.execute("INSERT INTO mine VALUES (?)", [1])
+        tx.execute("INSERT INTO mine VALUES (:v)", {"v": 2})
+        assert tx.connection.execute("SELECT sum(v) FROM mine").fetchone() == (3,)
+    assert either.run(count()) == 1
+    with either.transaction() as tx:
+        assert tx.execute("SELECT count(*) FROM mine").fetchone() == (2,)
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+def test_it_rolls_back_on_an_exception(either: SqliteStore, kind: type[BaseException]) -> None:
+    def block() -> None:
+        with either.transaction() as tx:
+            tx.run(put("a"))
+            tx.execute("CREATE TABLE mine (v)")
+            raise kind
+
+    with pytest.raises(kind):
+        block()
+    assert either.run(count()) == 0
+    with either.transaction() as tx:
+        assert tx.execute("SELECT count(*) FROM sqlite_master WHERE name = 'mine'").fetchone() == (0,)
+
+
+def test_a_procedure_that_fails_leaves_the_rest_usable(either: SqliteStore) -> None:
+    with either.transaction() as tx:
+        tx.run(put("a"))
+        with pytest.raises(Conflict):
+            tx.run(put_and_refuse("b"))
+        with pytest.raises(sqlite3.IntegrityError):
+            tx.run(put("a"))
+        tx.run(put("c"))
+    assert either.run(count()) == 2
+
+
+def test_after_commit_is_raised_when_the_block_has_committed(either: SqliteStore) -> None:
+    def block() -> None:
+        with either.transaction() as tx:
+            told = tx.run(put_and_tell("a"))
+            assert isinstance(told, AfterCommit)
+            tx.run(put("b"))
+
+    with pytest.raises(Conflict, match="stands"):
+        block()
+    assert either.run(count()) == 2
+
+
+def test_an_error_at_its_commit_rolls_back_and_lets_go(either: SqliteStore) -> None:
+    def block() -> None:
+        with either.transaction() as tx:
+            tx.run(put("a"))
+            tx.execute("INSERT INTO tenure_child VALUES (1000000)")
+
+    with pytest.raises(sqlite3.IntegrityError):
+        block()
+    assert either.run(count()) == 0
+    assert either.run(put("b")) == "b"
+
+
+def test_what_a_caller_changed_on_the_connection_does_not_stay(store: SqliteStore) -> None:
+    with store.transaction() as tx:
+        tx.connection.row_factory = sqlite3.Row
+        tx.connection.text_factory = bytes
+        assert tx.run(put("a")) == "a"
+        assert tx.execute("SELECT key FROM tenure_note").fetchone()["key"] == b"a"
+    with store.transaction() as tx:
+        assert tx.execute("SELECT key FROM tenure_note").fetchall() == [("a",)]
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback", "close"])
+def test_ending_it_inside_the_block_is_refused_at_its_end(store: SqliteStore, ending: str) -> None:
+    def block() -> None:
+        with store.transaction() as tx:
+            tx.run(put("a"))
+            getattr(tx.connection, ending)()
+
+    with pytest.raises(IllegalMove) as raised:
+        block()
+    assert raised.value.code == "TRANSACTION_ENDED"
+    assert store.run(put("b")) == "b"
+    assert store.run(keys_aside()) == (["a", "b"] if ending == "commit" else ["b"])
+
+
+def test_after_the_block_it_can_no_longer_be_used(either: SqliteStore) -> None:
+    with either.transaction() as tx:
+        tx.run(put("a"))
+    for use in (lambda: tx.run(put("b")), lambda: tx.execute("SELECT 1")):
+        with pytest.raises(IllegalMove) as raised:
+            use()
+        assert raised.value.code == "TRANSACTION_ENDED"
+    assert either.run(count()) == 1
+
+
+# The deadline.
+
+
+def test_a_block_that_lasts_too_long_is_rolled_back_while_it_still_runs(store: SqliteStore) -> None:
+    def block() -> None:
+        with store.transaction(deadline=SHORT) as tx:
+            tx.run(put("late"))
+            tx.execute("CREATE TABLE mine (v)")
+            # Served although this block has not ended: its transaction is gone.
+            assert Background(store.run, put("other")).result() == "other"
+            for use in (lambda: tx.execute("INSERT INTO mine VALUES (1)"), lambda: tx.run(put("later"))):
+                with pytest.raises(Unavailable) as refused:
+                    use()
+                assert refused.value.code == "TRANSACTION_TIMEOUT"
+            # The driver's connection, which the caller may have kept, can change nothing any more.
+            with pytest.raises(sqlite3.OperationalError, match="readonly"):
+                tx.connection.execute("INSERT INTO tenure_note (key, at) VALUES ('stale', 0)")
+
+    with pytest.raises(Unavailable) as raised:
+        block()
+    assert raised.value.code == "TRANSACTION_TIMEOUT"
+    assert store.run(keys_aside()) == ["other"]
+    with store.transaction(deadline=timedelta(seconds=4)) as tx:
+        tx.run(put("in time"))
+    assert store.run(keys_aside()) == ["other", "in time"]
+
+
+def test_a_statement_that_runs_at_the_deadline_is_stopped(either: SqliteStore) -> None:
+    def block() -> None:
+        with either.transaction(deadline=SHORT) as tx:
+            tx.run(put("late"))
+            tx.execute("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n")
+
+    with pytest.raises(Unavailable) as raised:
+        block()
+    assert raised.value.code == "TRANSACTION_TIMEOUT"
+    assert isinstance(raised.value.__cause__, sqlite3.OperationalError)
+    assert either.run(count()) == 0
+
+
+def test_a_block_in_memory_is_rolled_back_at_its_deadline_too(memory: SqliteStore) -> None:
+    def block() -> None:
+        with memory.transaction(deadline=SHORT) as tx:
+            tx.run(put("late"))
+            assert Background(memory.run, put("other")).result() == "other"
+
+    with pytest.raises(Unavailable) as raised:
+        block()
+    assert raised.value.code == "TRANSACTION_TIMEOUT"
+    assert memory.run(count()) == 1
+
+
+def test_a_deadline_noticed_only_at_the_end_of_the_block_counts(store: SqliteStore) -> None:
+    def block() -> None:
+        with store.transaction() as tx:
+            tx.run(put("late"))
+            tx.ends = 0.0  # the writer thread was not told
+
+    with pytest.raises(Unavailable) as raised:
+        block()
+    assert raised.value.code == "TRANSACTION_TIMEOUT"
+    assert store.run(count()) == 0
+
+
+def test_the_callers_own_interrupt_is_not_hidden_by_the_deadline(store: SqliteStore) -> None:
+    def block() -> None:
+        with store.transaction(deadline=SHORT) as tx:
+            tx.run(put("late"))
+            Background(store.run, put("other")).result()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert store.run(keys_aside()) == ["other"]
+
+
+def test_nobody_may_keep_the_others_waiting_for_longer_than_five_seconds(store: SqliteStore) -> None:
+    with store.transaction(deadline=timedelta(minutes=1)) as tx:
+        assert tx._limit == 5.0
+    with store.transaction() as tx:
+        assert tx._limit == 5.0
+    with store.transaction(deadline=timedelta(seconds=2)) as tx:
+        assert tx._limit == 2.0
+    for wrong in (timedelta(0), timedelta(seconds=-1)):
+        with pytest.raises(Invalid), store.transaction(deadline=wrong):
+            raise AssertionError
+
+
+def test_the_file_of_an_expired_connection_is_closed_with_its_block(store: SqliteStore) -> None:
+    kept: list[sqlite3.Connection] = []
+
+    def block() -> None:
+        with store.transaction(deadline=SHORT) as tx:
+            kept.append(tx.connection)
+            Background(store.run, put("other")).result()
+
+    with pytest.raises(Unavailable):
+        block()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        kept[0].execute("SELECT 1")
+
+
+# What would wait for itself.
+
+
+def test_a_write_beside_an_open_transaction_is_refused_at_once(store: SqliteStore) -> None:
+    store.run(put("before"))
+    with store.transaction() as tx:
+        uses = [lambda: store.run(put("a")), store.transaction().__enter__, store.migrate, store.pending_migrations]
+        for use in uses:
+            with pytest.raises(IllegalMove) as raised:
+                use()
+            assert raised.value.code == "INSIDE_TRANSACTION"
+        assert store.run(keys_aside()) == ["before"]
+        assert tx.run(put("a")) == "a"
+    assert store.run(put("b")) == "b"
+
+
+def test_a_read_in_memory_beside_an_open_transaction_is_refused_at_once(memory: SqliteStore) -> None:
+    with memory.transaction() as tx:
+        with pytest.raises(IllegalMove) as raised:
+            memory.run(count_aside())
+        assert raised.value.code == "INSIDE_TRANSACTION"
+        assert tx.run(count_aside()) == 0
+    assert memory.run(count_aside()) == 0
+
+
+def test_another_object_on_the_same_file_is_the_same_store(store: SqliteStore, url: str) -> None:
+    with toy_store(url) as twin, toy_store("sqlite:///:memory:") as other:
+        other.migrate()
+        with store.transaction():
+            with pytest.raises(IllegalMove):
+                twin.run(put("a"))
+            assert other.run(put("a")) == "a"
+        assert twin.run(put("a")) == "a"
+
+
+def test_other_threads_wait_for_the_block(either: SqliteStore) -> None:
+    with either.transaction() as tx:
+        waiting = Background(either.run, put("b"))
+        wait_for_line(either, 1)
+        tx.run(put("a"))
+        assert waiting.running()
+    assert waiting.result() == "b"
+
+
+def test_a_store_is_not_closed_inside_its_own_transaction(store: SqliteStore) -> None:
+    with store.transaction() as tx:
+        with pytest.raises(IllegalMove):
+            store.close()
+        tx.run(put("a"))
+    assert store.run(keys_aside()) == ["a"]
+
+
+def test_threads_that_take_turns_lose_nothing(store: SqliteStore) -> None:
+    gate = threading.Barrier(6)
+
+    def work(who: int) -> None:
+        gate.wait(PATIENCE)
+        for number in range(20):
+            with store.transaction() as tx:
+                ((before,),) = tx.execute("SELECT count(*) FROM tenure_note")
+                tx.run(put(f"{who}-{number}"))
+                ((after,),) = tx.execute("SELECT count(*) FROM tenure_note")
+                assert after == before + 1
+
+    for call in [Background(work, who) for who in range(6)]:
+        call.result()
+    assert store.run(count_aside()) == 120
