@@ -8,7 +8,6 @@ import email
 import email.policy
 import logging
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -621,6 +620,5 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any], text: str) -> None:
     SmtpProvider(**good)
 
 
-def test_a_context_of_the_users_is_an_ssl_context() -> None:
-    assert isinstance(client_tls(), ssl.SSLContext)
+def test_a_repr_shows_the_name_and_nothing_else() -> None:
     assert repr(mailer(25, username="ann", password="CANARY")) == "<SmtpProvider 'mailer'>"
