@@ -1,8 +1,8 @@
 """
 Every error of the package, grouped by what the caller should do next.
 
-Each class has a stable `code`; an instance may carry a narrower one. Errors carry ids and typed reasons, never payloads,
-requests, receipts or connection strings: they end up in logs. `docs/reference/errors.md` is made from this file.
+Each class has a stable `code`; an instance may carry a narrower one. Errors carry ids and typed reasons, never
+payloads, requests, receipts or connection strings: they end up in logs. `docs/reference/errors.md` is made from this file.
 """
 
 from __future__ import annotations
@@ -140,6 +140,13 @@ class EffectFailed(TenureError):
     def __init__(self, message: str, *, retry_after: float | None = None, code: str | None = None) -> None:
         super().__init__(message, code=code)
         self.retry_after = retry_after
+
+
+class Permanent(TenureError):
+    """Raised by a handler whose work cannot succeed by trying again: the job fails at once and goes to review."""
+
+    code = "PERMANENT"
+    group = "review it"
 
 
 class Uncertain(TenureError):

@@ -36,9 +36,8 @@ def sweep_job(
     verdict: Verdict | None = None
     asked: set[str] = set()
     while True:
-        answer: Verdict | Question = yield from transact(
-            sweep_step(job_id, organization, project, tenant, patient=patient)
-        )
+        step = sweep_step(job_id, organization, project, tenant, patient=patient)
+        answer = cast("Verdict | Question", (yield from transact(step)))
         if isinstance(answer, Question) and answer.effect.operation_key not in asked:
             asked.add(answer.effect.operation_key)
             evidence = yield from call("lookup", ask, answer.job, answer.effect)

@@ -112,6 +112,10 @@ class Store(Protocol):
         """Give the names of the migrations that are not applied yet."""
         ...
 
+    def awaiting(self) -> AsyncStore:
+        """Give an awaiting store on the same database, sharing what can be shared; it is closed on its own."""
+        ...
+
     def listen(self, wake: Callable[[], None]) -> AbstractContextManager[bool]:
         """Call `wake` (from any thread) when work may have arrived; yields False where the database cannot tell."""
         ...
@@ -159,6 +163,10 @@ class AsyncStore(Protocol):
 
     def pending_migrations(self) -> Awaitable[list[str]]:
         """See `Store.pending_migrations`."""
+        ...
+
+    def blocking(self) -> Store:
+        """Give a blocking store on the same database, sharing what can be shared; it is closed on its own."""
         ...
 
     async def notify(self) -> None:

@@ -1,0 +1,104 @@
+"""
+Durable jobs for agents and for any code whose work reaches the outside world.
+
+The public names; everything else is found by its room: `tenure.errors`, `tenure.testing`.
+"""
+
+from tenure.app import Tenure
+from tenure.connectors.provider import IdempotencyKey, Provider
+from tenure.errors import (
+    Conflict,
+    EffectFailed,
+    EffectRejected,
+    Invalid,
+    LeaseLost,
+    NotFound,
+    Permanent,
+    Refused,
+    Stop,
+    TenureError,
+    Unavailable,
+    Uncertain,
+)
+from tenure.handler import AsyncContext, Context
+from tenure.procedures.claim import Claim
+from tenure.procedures.enqueue import Created
+from tenure.rules.effect import Effect, EffectState
+from tenure.rules.envelope import (
+    ExecutionIdentity,
+    ExecutionInput,
+    GovernanceInput,
+    build_execution_envelope,
+    read_execution_identity,
+    validate_execution_identity_for_dispatch,
+)
+from tenure.rules.event import Event, EventName
+from tenure.rules.job import Job
+from tenure.rules.lease import Lease
+from tenure.rules.outcome import (
+    Absent,
+    Accepted,
+    Declined,
+    Evidence,
+    FailedBeforeDispatch,
+    NoAnswer,
+    Outcome,
+    Rejected,
+    Succeeded,
+    Unknown,
+)
+from tenure.rules.reconcile import Verdict
+from tenure.rules.status import Phase, Status
+from tenure.service import AsyncDurableJobService, DurableJobService
+from tenure.stores import open_async_store, open_store
+
+__all__ = [
+    "Absent",
+    "Accepted",
+    "AsyncContext",
+    "AsyncDurableJobService",
+    "Claim",
+    "Conflict",
+    "Context",
+    "Created",
+    "Declined",
+    "DurableJobService",
+    "Effect",
+    "EffectFailed",
+    "EffectRejected",
+    "EffectState",
+    "Event",
+    "EventName",
+    "Evidence",
+    "ExecutionIdentity",
+    "ExecutionInput",
+    "FailedBeforeDispatch",
+    "GovernanceInput",
+    "IdempotencyKey",
+    "Invalid",
+    "Job",
+    "Lease",
+    "LeaseLost",
+    "NoAnswer",
+    "NotFound",
+    "Outcome",
+    "Permanent",
+    "Phase",
+    "Provider",
+    "Refused",
+    "Rejected",
+    "Status",
+    "Stop",
+    "Succeeded",
+    "Tenure",
+    "TenureError",
+    "Unavailable",
+    "Uncertain",
+    "Unknown",
+    "Verdict",
+    "build_execution_envelope",
+    "open_async_store",
+    "open_store",
+    "read_execution_identity",
+    "validate_execution_identity_for_dispatch",
+]

@@ -1,0 +1,408 @@
+"""
+The application object: kinds, providers and a store under one name, and the ways to enqueue.
+
+It holds no state of jobs and makes no decision about them; it knows which handler belongs to which kind, and opens the
+store when it is first needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tenure.connectors import provider as providers_module
+from tenure.connectors.provider import Provider, check_provider
+from tenure.errors import Invalid
+from tenure.handler import HANDLER_TIMEOUT, Handler, Kind, Registry, declare
+from tenure.procedures.enqueue import Created, create
+from tenure.rules.creation import NewJob, check_text, new_job
+from tenure.rules.envelope import ExecutionInput, GovernanceInput
+from tenure.rules.job import DEFAULT_OPTIONS
+from tenure.rules.outcome import Outcome, Terms
+from tenure.service import AsyncDurableJobService, DurableJobService
+from tenure.stores import open_async_store, open_store
+from tenure.stores.contract import AsyncStore, AsyncTransaction, Clock, Store, Transaction
+from tenure.yields import Script, new_id, procedure
+
+if TYPE_CHECKING:
+    from tenure.loops.worker import Worker
+
+F = TypeVar("F", bound=Handler)
+
+# One kind has one handler, also across the apps of a process that share a store.
+_handlers: weakref.WeakValueDictionary[tuple[str, str], Kind] = weakref.WeakValueDictionary()
+
+
+class AppProviders:
+    """How an app's handlers call providers; see `handler.Providers`."""
+
+    def __init__(self, providers: Iterable[Provider]) -> None:
+        self.by_name: dict[str, Provider] = {}
+        for provider in providers:
+            check_provider(provider)
+            if provider.name in self.by_name:
+                raise Invalid(
+                    f"two providers are called {provider.name!r}; a name stands for one", code="PROVIDER_TAKEN"
+                )
+            self.by_name[provider.name] = provider
+
+    def terms(self, provider: Any) -> Terms:
+        """See `handler.Providers.terms`; refuses a provider that a sweeper of this app could not ask."""
+        if not isinstance(provider, Provider) or self.by_name.get(provider.name) is not provider:
+            name = getattr(provider, "name", type(provider).__name__)
+            raise Invalid(
+                f"provider {name!r} is not one of this app's; pass it to Tenure(..., providers=[...]), so that the "
+                f"sweeper can ask it",
+                code="UNKNOWN_PROVIDER",
+            )
+        return providers_module.terms(provider)
+
+    def timeout(self, provider: Any) -> timedelta:
+        """See `handler.Providers.timeout`."""
+        limit: timedelta = provider.timeout
+        return limit
+
+    def encode(self, request: Any) -> Any:
+        """See `handler.Providers.encode`."""
+        return providers_module.json_value(request)
+
+    async def send(self, provider: Any, request: Any, operation_key: str, allowed: timedelta) -> Outcome:
+        """See `handler.Providers.send`."""
+        return await providers_module.send_bounded(provider, request, operation_key, allowed)
+
+
+class Tenure:
+    """
+    An application: its kinds, its providers, its store.
+
+    Args:
+        store: A store URL, or an open store that stays yours to close.
+        organization: Owner of the jobs that `enqueue` creates.
+        project: Scope of their idempotency keys.
+        tenant: Isolation unit; the organization when left out.
+        actor: Who enqueues, where `enqueue` names nobody.
+        providers: Every provider the handlers use; the sweeper asks them by name.
+        role, clock, authority_ledger: See `open_store`.
+    """
+
+    def __init__(
+        self,
+        store: str | Store,
+        *,
+        organization: str,
+        project: str,
+        tenant: str | None = None,
+        actor: str | None = None,
+        providers: Sequence[Provider] = (),
+        role: str | None = None,
+        clock: Clock | None = None,
+        authority_ledger: str | PathLike[str] | None = None,
+    ) -> None:
+        self.organization = check_text("organization", organization)
+        self.project = check_text("project", project)
+        self.tenant = None if tenant is None else check_text("tenant", tenant)
+        self.actor = None if actor is None else check_text("actor", actor)
+        self.providers = AppProviders(providers)
+        self.registry = Registry()
+        self._url = store if isinstance(store, str) else store.url
+        self._owned = isinstance(store, str)
+        self._store: Store | None = None if isinstance(store, str) else store
+        self._options: dict[str, Any] = {"role": role, "clock": clock, "authority_ledger": authority_ledger}
+        self._astores: dict[asyncio.AbstractEventLoop, AsyncStore] = {}
+        self._lock = threading.Lock()
+
+    # --- kinds --------------------------------------------------------------------------------------------------------
+
+    def job(
+        self,
+        name: str,
+        *,
+        version: int = 1,
+        queue: str = "default",
+        priority: int = 0,
+        max_attempts: int = 3,
+        backoff_base: timedelta = timedelta(seconds=30),
+        lease_duration: timedelta = timedelta(seconds=60),
+        timeout: timedelta | None = HANDLER_TIMEOUT,
+        progress_timeout: timedelta | None = None,
+        retry_timeouts: bool = False,
+        recovery_window: timedelta | None = None,
+        escalate_after: timedelta = DEFAULT_OPTIONS.escalate_after,
+        on_reconciled: str | None = None,
+        on_declined: str = "failed",
+        providers: Sequence[Provider | str] = (),
+    ) -> Callable[[F], F]:
+        """
+        Register the decorated function as the handler of a kind.
+
+        Args:
+            name: What jobs are created with; holds no `:` or `#`.
+            version: Of the kind; stored with each job.
+            timeout: How long the handler may run, one hour by default; None only if you write it.
+            progress_timeout: Without `ctx.progress` for this long the attempt is timed out.
+            retry_timeouts: A handler that runs out of time is retried instead of going to a person.
+            recovery_window: No retry starts later than this after creation.
+            escalate_after: How long the sweeper asks a provider again before a person is asked.
+            on_reconciled: complete or resume; see `create_job`.
+            providers: The providers the handler uses.
+        Raises:
+            Invalid: HANDLER_SIGNATURE, KIND_TAKEN.
+        """
+
+        def register(function: F) -> F:
+            kind = declare(
+                name,
+                function,
+                version=version,
+                queue=check_text("queue", queue),
+                priority=priority,
+                max_attempts=max_attempts,
+                backoff_base=backoff_base,
+                lease_duration=lease_duration,
+                timeout=timeout,
+                progress_timeout=progress_timeout,
+                retry_timeouts=retry_timeouts,
+                recovery_window=recovery_window,
+                escalate_after=escalate_after,
+                on_reconciled=on_reconciled,
+                on_declined=on_declined,
+                providers=[one if isinstance(one, str) else one.name for one in providers],
+            )
+            self._check_alone(kind)
+            self.registry.add(kind)
+            return function
+
+        return register
+
+    def _check_alone(self, kind: Kind) -> None:
+        if ":memory:" in self._url:
+            return
+        other = _handlers.get((self._url, kind.name))
+        if other is not None and _place(other) != _place(kind):
+            raise Invalid(
+                f"kind {kind.name!r} has another handler, {'.'.join(_place(other))}, in another app on the same store; "
+                f"a job would run whichever claims it first. Rename one kind, or register it in one app",
+                code="KIND_TAKEN",
+            )
+        _handlers[self._url, kind.name] = kind
+
+    # --- stores -------------------------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """The blocking store, opened at the first use."""
+        with self._lock:
+            if self._store is None:
+                self._store = open_store(self._url, **self._options)
+            return self._store
+
+    async def astore(self) -> AsyncStore:
+        """The awaiting store of the running event loop, opened at the first use."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._astores:
+            if self._owned and ":memory:" not in self._url:
+                self._astores[loop] = await open_async_store(self._url, **self._options)
+            else:
+                self._astores[loop] = self.store.awaiting()
+        return self._astores[loop]
+
+    @property
+    def service(self) -> DurableJobService:
+        """Every verb of the contract on this app's store, blocking."""
+        return DurableJobService(self.store, tenant=self.tenant, actor=self.actor)
+
+    async def aservice(self) -> AsyncDurableJobService:
+        """Every verb of the contract on this app's store, awaiting."""
+        return AsyncDurableJobService(await self.astore(), tenant=self.tenant, actor=self.actor)
+
+    def migrate(self) -> list[str]:
+        """Bring the store's schema up to date; give the names of what was applied."""
+        return self.store.migrate()
+
+    async def amigrate(self) -> list[str]:
+        """See `migrate`."""
+        return await (await self.astore()).migrate()
+
+    def close(self) -> None:
+        """Close the store this app opened."""
+        with self._lock:
+            store, self._store = self._store, self._store if not self._owned else None
+        if store is not None and self._owned:
+            store.close()
+
+    async def aclose(self) -> None:
+        """Close the stores this app opened, the running loop's included."""
+        astore = self._astores.pop(asyncio.get_running_loop(), None)
+        if astore is not None:
+            await astore.close()
+        self.close()
+
+    # --- enqueue ------------------------------------------------------------------------------------------------------
+
+    def prepare(
+        self,
+        handler: Handler | str,
+        payload: Any,
+        *,
+        key: str,
+        actor: str | None = None,
+        trace: str | None = None,
+        tenant: str | None = None,
+        subject: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        scheduled_at: datetime | None = None,
+        execution: ExecutionInput | None = None,
+        governance: GovernanceInput | None = None,
+    ) -> NewJob:
+        """
+        Check everything about a job to be created, without a database; `enqueue` and its like call this first.
+
+        Args:
+            handler: The decorated function, or its kind's name.
+            payload: What the handler's annotation says.
+            key: Idempotency key, unique within tenant and project.
+            actor: Who the work is done for; the app's when left out.
+            trace: Made when left out.
+            execution: Instead of actor, trace and tenant, with lineage.
+        Raises:
+            Invalid: UNKNOWN_KIND, PAYLOAD_INVALID, ACTOR_REQUIRED, and what `create_job` refuses.
+        """
+        kind = self.registry.find(handler)
+        job_id = new_id()
+        owner = tenant or self.tenant
+        if execution is None:
+            who = actor or self.actor
+            if who is None:
+                raise Invalid(
+                    f"say who kind {kind.name!r} is enqueued for: actor='user:42', or Tenure(..., actor=...)",
+                    code="ACTOR_REQUIRED",
+                )
+            execution = ExecutionInput(
+                tenant=owner or self.organization, actor=check_text("actor", who), trace=trace or job_id.hex
+            )
+        elif actor is not None or trace is not None:
+            raise Invalid("give either execution= or actor= and trace=, not both", code="BAD_ARGUMENT")
+        return new_job(
+            job_id=job_id,
+            organization=self.organization,
+            project=self.project,
+            idempotency_key=key,
+            kind=kind.name,
+            kind_version=kind.version,
+            payload=kind.encode(payload),
+            tenant=owner,
+            subject=subject,
+            queue=kind.queue if queue is None else queue,
+            priority=kind.priority if priority is None else priority,
+            max_attempts=kind.max_attempts,
+            backoff_base=kind.backoff_base,
+            lease_duration=kind.lease_duration,
+            scheduled_at=scheduled_at,
+            on_reconciled=kind.on_reconciled,
+            on_declined=kind.on_declined,
+            execution=execution,
+            governance=governance,
+            options=kind.options,
+        )
+
+    def enqueue(self, handler: Handler | str, payload: Any, *, key: str, **fields: Any) -> Created:
+        """
+        Create a job in a transaction of its own; arguments as in `prepare`.
+
+        Returns:
+            The job, and whether this call created it.
+        Raises:
+            Conflict: The key belongs to a job with another kind or payload.
+        """
+        return self.enqueue_many([self.prepare(handler, payload, key=key, **fields)])[0]
+
+    async def aenqueue(self, handler: Handler | str, payload: Any, *, key: str, **fields: Any) -> Created:
+        """See `enqueue`."""
+        return (await self.aenqueue_many([self.prepare(handler, payload, key=key, **fields)]))[0]
+
+    def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Created]:
+        """Create prepared jobs in one transaction: all or none."""
+        made = self.store.run(create(jobs))
+        self.store.notify()
+        return made
+
+    async def aenqueue_many(self, jobs: Sequence[NewJob]) -> list[Created]:
+        """See `enqueue_many`."""
+        store = await self.astore()
+        made = await store.run(create(jobs))
+        await store.notify()
+        return made
+
+    def join(self, connection: Any) -> Joined | AsyncJoined:
+        """
+        Enqueue in your own open transaction: it never begins, commits, rolls back, retries or changes settings.
+
+        Args:
+            connection: sqlite3 or psycopg; with an async connection the verbs of what is given back are awaited.
+        Raises:
+            Invalid: AUTOCOMMIT, where no transaction is open.
+        """
+        if inspect.iscoroutinefunction(getattr(connection, "execute", None)):
+            return AsyncJoined(self, connection)
+        return Joined(self, self.store.join(connection))  # type: ignore[arg-type]  # usable without `with`, see join
+
+    # --- work ---------------------------------------------------------------------------------------------------------
+
+    def worker(self, **options: Any) -> Worker:
+        """Make a worker for this app's kinds; arguments as in `tenure.loops.worker.Worker`."""
+        from tenure.loops.worker import Worker  # noqa: PLC0415 - producers need none of the loops
+
+        return Worker(self, **options)
+
+
+class Joined:
+    """An app's way to enqueue in the caller's transaction, blocking."""
+
+    def __init__(self, app: Tenure, tx: Transaction) -> None:
+        self._app = app
+        self.tx = tx
+
+    def enqueue(self, handler: Handler | str, payload: Any, *, key: str, **fields: Any) -> Created:
+        """See `Tenure.enqueue`; the job exists when your transaction commits."""
+        return self.tx.run(_create_one(self._app.prepare(handler, payload, key=key, **fields)))
+
+    def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Created]:
+        """See `Tenure.enqueue_many`."""
+        return self.tx.run(create(jobs))
+
+
+class AsyncJoined:
+    """An app's way to enqueue in the caller's transaction, awaiting."""
+
+    def __init__(self, app: Tenure, connection: Any) -> None:
+        self._app = app
+        self._connection = connection
+
+    async def _tx(self) -> AsyncTransaction:
+        tx: Any = (await self._app.astore()).join(self._connection)
+        joined: AsyncTransaction = tx
+        return joined
+
+    async def enqueue(self, handler: Handler | str, payload: Any, *, key: str, **fields: Any) -> Created:
+        """See `Joined.enqueue`."""
+        return await (await self._tx()).run(_create_one(self._app.prepare(handler, payload, key=key, **fields)))
+
+    async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Created]:
+        """See `Joined.enqueue_many`."""
+        return await (await self._tx()).run(create(jobs))
+
+
+@procedure
+def _create_one(job: NewJob) -> Script[Created]:
+    return (yield from create([job]))[0]
+
+
+def _place(kind: Kind) -> tuple[str, str]:
+    return (kind.function.__module__, kind.function.__qualname__)
