@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenure.connectors import provider as providers_module
 from tenure.connectors.provider import Provider, check_provider
+from tenure.connectors.wire import json_value
 from tenure.errors import Invalid
 from tenure.handler import HANDLER_TIMEOUT, Handler, Kind, Registry, declare
 from tenure.procedures.enqueue import Created, create
@@ -70,7 +71,7 @@ class AppProviders:
 
     def encode(self, request: Any) -> Any:
         """See `handler.Providers.encode`."""
-        return providers_module.json_value(request)
+        return json_value(request)
 
     async def send(self, provider: Any, request: Any, operation_key: str, allowed: timedelta) -> Outcome:
         """See `handler.Providers.send`."""

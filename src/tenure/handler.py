@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
+from uuid import UUID
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -49,7 +50,7 @@ from tenure.rules.effect import Effect, EffectState
 from tenure.rules.envelope import EXECUTION_KEY, GOVERNANCE_KEY, ExecutionIdentity, read_execution_identity
 from tenure.rules.job import DEFAULT_OPTIONS, Change, Job, Options, open_boundary
 from tenure.rules.lease import Lease, trusted_for
-from tenure.rules.outcome import Evidence, FailedBeforeDispatch, Outcome, Terms, Unknown
+from tenure.rules.outcome import Accepted, Declined, Evidence, FailedBeforeDispatch, Outcome, Terms, Unknown
 from tenure.rules.payload import clean_text, encode
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Store, Transaction
 from tenure.stores.runner import guard, refuse_inside
@@ -287,7 +288,7 @@ class Providers(Protocol):
 class Keep(Protocol):
     """Where a receipt goes that the database did not take."""
 
-    def append_receipt(self, operation_key: str, attempt_id: Any, evidence: Evidence | FailedBeforeDispatch) -> Any:
+    def append_receipt(self, operation_key: str, attempt_id: UUID, evidence: Evidence) -> Any:
         """Write it down durably; blocking."""
         ...
 
@@ -318,6 +319,8 @@ class Attempt:
         sent: Monotonic seconds when the claim or the last renewal was sent.
         stop: Why the handler must stop; set once.
         progressed: Monotonic seconds of the last call of `ctx.progress`.
+        deadline: Monotonic seconds at which the handler has run for its kind's timeout; None before it started.
+        ended: The handler is over; what is left is writing how it ended.
     """
 
     job: Job
@@ -327,7 +330,8 @@ class Attempt:
     progress: str | None = None
     progressed: float = field(default_factory=time.monotonic)
     stop: Stop | None = None
-    publishing: bool = False
+    deadline: float | None = None
+    ended: bool = False
 
     def halt(self, code: str, message: str) -> None:
         """Ask the handler to stop; the first reason stands."""
@@ -415,7 +419,8 @@ class _Shared:
 
     def _keep(self, effect: Effect, outcome: Outcome) -> None:
         evidence = evidence_of(outcome)
-        if self._runtime.journal is not None and evidence is not None:
+        # A call that surely did not happen needs no proof of it: the next look-up or attempt finds out again.
+        if self._runtime.journal is not None and isinstance(evidence, Accepted | Declined):
             self._runtime.journal.append_receipt(effect.operation_key, effect.attempt_id, evidence)
 
     def _publish_deadline(self) -> timedelta:

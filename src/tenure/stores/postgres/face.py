@@ -79,6 +79,19 @@ class Face:
             raise Invalid("patience is a positive duration")
         if pool_size is not None and pool_size < 1:
             raise Invalid("pool_size is at least 1")
+        # For a store of the other kind on the same database.
+        self._settings: dict[str, Any] = {
+            "url": url,
+            "role": role,
+            "clock": clock,
+            "authority_ledger": authority_ledger,
+            "patience": patience,
+            "pool_size": pool_size,
+            "prepare": prepare,
+            "listen": listen,
+            "statements": statements,
+            "migrations": migrations,
+        }
         self._address = read_address(url, prepare=prepare, listen=listen, pool_size=pool_size)
         self.url = self._address.url
         self.authority_ledger = authority_ledger

@@ -49,7 +49,7 @@ from tenure.stores.postgres.face import (
     store_closed,
 )
 from tenure.stores.postgres.schema import Steps
-from tenure.stores.postgres.transactions import AsyncJoined, AsyncOpened, Joined, Opened
+from tenure.stores.postgres.transactions import AsyncJoined, AsyncOpened, Joined, Opened, handed_in
 from tenure.stores.postgres.trouble import Attempts, Failure, Kind
 from tenure.stores.postgres.unit import COMMIT, GRACE
 from tenure.stores.postgres.wake import INTERVAL, NOTIFY, Notifier
@@ -82,8 +82,10 @@ class PostgresStore(Face):
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Store.run`."""
-        self._refuse(procedure)
-        return settle(self._patiently(lambda deadline: self._once(procedure, deadline), self._seconds))
+        with handed_in(procedure):
+            self._refuse(procedure)
+            value = self._patiently(lambda deadline: self._once(procedure, deadline), self._seconds)
+        return settle(value)
 
     def _once(self, procedure: Procedure[T], deadline: float) -> T | AfterCommit:
         unit = self._unit(procedure, deadline)
@@ -197,6 +199,11 @@ class PostgresStore(Face):
         except (Failure, TenureError):
             # Best effort: whoever polls finds the work all the same.
             return
+
+    def awaiting(self) -> AsyncPostgresStore:
+        """See `contract.Store.awaiting`; connections are not shared."""
+        self._check_open()
+        return AsyncPostgresStore(**self._settings)
 
     def close(self) -> None:
         """See `contract.Store.close`."""
@@ -319,8 +326,10 @@ class AsyncPostgresStore(Face):
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Store.run`."""
-        self._refuse(procedure)
-        return settle(await self._patiently(lambda deadline: self._once(procedure, deadline), self._seconds))
+        with handed_in(procedure):
+            self._refuse(procedure)
+            value = await self._patiently(lambda deadline: self._once(procedure, deadline), self._seconds)
+        return settle(value)
 
     async def _once(self, procedure: Procedure[T], deadline: float) -> T | AfterCommit:
         unit = self._unit(procedure, deadline)
@@ -433,6 +442,11 @@ class AsyncPostgresStore(Face):
                 # Best effort: whoever polls finds the work all the same.
                 return
             await asyncio.sleep(INTERVAL)
+
+    def blocking(self) -> PostgresStore:
+        """See `contract.AsyncStore.blocking`; connections are not shared."""
+        self._check_open()
+        return PostgresStore(**self._settings)
 
     async def close(self) -> None:
         """See `contract.Store.close`."""

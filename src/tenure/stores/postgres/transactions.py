@@ -10,7 +10,8 @@ of them in one transaction: 6 % more time, 40 ms at the commit).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -56,6 +57,16 @@ class Host:
     def tell(self, error: BaseException) -> BaseException:
         """Turn a failure of the database into what the caller gets."""
         return error.told() if isinstance(error, Failure) else error
+
+
+@contextmanager
+def handed_in(procedure: Procedure[Any]) -> Iterator[None]:
+    """Around the running of a procedure: one that is refused before its start was not forgotten and must not warn."""
+    try:
+        yield
+    except BaseException:
+        procedure.script().close()
+        raise
 
 
 def run_inside(
@@ -200,8 +211,9 @@ class Opened(_Opened[psycopg.Connection[Any]]):
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Transaction.run`; an `AfterCommit` is given back here and raised when the block has ended."""
-        self._host.check()
-        value: T | AfterCommit = run_inside(self.connection, procedure, self._host)
+        with handed_in(procedure):
+            self._host.check()
+            value: T | AfterCommit = run_inside(self.connection, procedure, self._host)
         return self._host.kept(value)
 
     def execute(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> psycopg.Cursor[Any]:
@@ -217,8 +229,9 @@ class AsyncOpened(_Opened[psycopg.AsyncConnection[Any]]):
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `Opened.run`."""
-        self._host.check()
-        value: T | AfterCommit = await run_inside_async(self.connection, procedure, self._host)
+        with handed_in(procedure):
+            self._host.check()
+            value: T | AfterCommit = await run_inside_async(self.connection, procedure, self._host)
         return self._host.kept(value)
 
     async def execute(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> psycopg.AsyncCursor[Any]:
@@ -270,12 +283,13 @@ class Joined(_Opened[psycopg.Connection[Any]]):
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Transaction.run`; an `AfterCommit` is given back as it is: the commit is the caller's."""
-        if self.connection.pgconn.pipeline_status:
-            with self.connection.pipeline() as pipeline:
-                # Only then is it known whether a transaction is open.
-                pipeline.sync()
-        check_open(self.connection)
-        return cast("T", run_inside(self.connection, procedure, self._host))
+        with handed_in(procedure):
+            if self.connection.pgconn.pipeline_status:
+                with self.connection.pipeline() as pipeline:
+                    # Only then is it known whether a transaction is open.
+                    pipeline.sync()
+            check_open(self.connection)
+            return cast("T", run_inside(self.connection, procedure, self._host))
 
     def execute(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> psycopg.Cursor[Any]:
         """Run the caller's own SQL and give the driver's cursor."""
@@ -304,11 +318,12 @@ class AsyncJoined(_Opened[psycopg.AsyncConnection[Any]]):
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `Joined.run`."""
-        if self.connection.pgconn.pipeline_status:
-            async with self.connection.pipeline() as pipeline:
-                await pipeline.sync()
-        check_open(self.connection)
-        return cast("T", await run_inside_async(self.connection, procedure, self._host))
+        with handed_in(procedure):
+            if self.connection.pgconn.pipeline_status:
+                async with self.connection.pipeline() as pipeline:
+                    await pipeline.sync()
+            check_open(self.connection)
+            return cast("T", await run_inside_async(self.connection, procedure, self._host))
 
     async def execute(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> psycopg.AsyncCursor[Any]:
         """See `Joined.execute`."""

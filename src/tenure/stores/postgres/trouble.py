@@ -185,7 +185,8 @@ def failure(error: psycopg.Error, statement: str, pgconn: pq.abc.PGconn) -> Fail
 
 def _judge(error: psycopg.Error, statement: str, pgconn: pq.abc.PGconn) -> Failure:
     state = error.sqlstate
-    if pgconn.status != pq.ConnStatus.OK or isinstance(error, Silence):
+    if pgconn.status != pq.ConnStatus.OK or (state is None and isinstance(error, psycopg.OperationalError)):
+        # Without a word of the server: it was silent too long, or a conversation broke off in the middle.
         return _as_failure(_LOST)
     if state is None:
         # Misuse found by the driver itself: a mistake of ours.
@@ -198,7 +199,8 @@ def _judge(error: psycopg.Error, statement: str, pgconn: pq.abc.PGconn) -> Failu
         return _as_failure(meaning, state)
     if state.startswith("23"):
         # The second statement of a rule that must have refused before: a mistake of ours, told by name only.
-        text = f"constraint {error.diag.constraint_name} refused statement {statement} (SQLSTATE {state})"
+        about = error.diag.constraint_name or error.diag.column_name
+        text = f"constraint {about} refused statement {statement} (SQLSTATE {state})"
         return Failure(Kind.FINAL, type(error)(text))
     text = f"PostgreSQL refused statement {statement}: SQLSTATE {state}, {error.diag.message_primary}"
     return Failure(Kind.FINAL, type(error)(text))

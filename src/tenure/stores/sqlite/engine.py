@@ -85,6 +85,8 @@ class Engine:
         self.known = list(migrations)
         self.answers = Answers(statements)
         self.clock = clock
+        # How many stores use it; the last one to close ends it.
+        self.faces = 0
         self._start()
         watch_forks(self)
 
@@ -554,8 +556,10 @@ class Engine:
         leave_open([*([self.writer] if self.writer is not None else []), *self.readers.idle, *self.readers.out])
         closed_before = self.line.closed
         self._start()
-        self.line.closed = closed_before
-        if not quiet and not closed_before:
+        if closed_before:
+            self.line.closed = True
+            self.readers.close()
+        elif not quiet:
             self.stranded = (
                 "a database in memory stays with the process that opened it"
                 if self.place.in_memory
@@ -589,8 +593,8 @@ def applied_version(connection: sqlite3.Connection) -> int | None:
     cursor = sqlite3.Cursor(connection)
     try:
         (version,) = cursor.execute("SELECT max(version) FROM tenure_migration").fetchone()
-    except sqlite3.OperationalError as error:
+    except sqlite3.Error as error:
         if "no such table" in str(error):
             return None
-        raise
+        raise_typed(error)
     return None if version is None else int(version)

@@ -63,13 +63,15 @@ def versions(connection: sqlite3.Connection) -> set[int]:
 def split(text: str) -> Iterator[str]:
     """Cut a text into statements: the driver's own way of running many would commit what is open."""
     statement = ""
-    for piece in text.split(";"):
+    *pieces, rest = text.split(";")
+    for piece in pieces:
         statement += piece + ";"
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
-    rest = "".join(line for line in statement.removesuffix(";").splitlines() if not line.lstrip().startswith("--"))
-    assert not rest.strip(), "a migration ends in the middle of a statement"
+    rest = statement + rest
+    left = [line for line in rest.splitlines() if line.strip() and not line.lstrip().startswith("--")]
+    assert not left, "a migration ends in the middle of a statement"
 
 
 def as_text(known: Sequence[Migration]) -> str:

@@ -49,18 +49,34 @@ class _Face:
         authority_ledger: str | PathLike[str] | None = None,
         statements: Mapping[str, Named] | None = None,
         migrations: Sequence[Migration] | None = None,
+        engine: Engine | None = None,
     ) -> None:
         check_library()
-        place = read_url(url)
+        place = read_url(url) if engine is None else engine.place
         self.url = place.url
         self.authority_ledger = authority_ledger
-        self._engine = Engine(
+        self._engine = engine or Engine(
             place,
             load(_PACKAGE) if statements is None else statements,
             migrate.load(_PACKAGE) if migrations is None else migrations,
             HostClock() if clock is None else ReplacedClock(clock),
         )
+        self._engine.faces += 1
+        self._closed = False
         self._bell = place.path or f"memory {id(self._engine)}"
+
+    def _leave(self) -> None:
+        """Close the engine when nobody else uses it."""
+        if self._closed:
+            return
+        if self._engine.faces == 1:
+            self._engine.close()
+        self._engine.faces -= 1
+        self._closed = True
+
+    def _check_used(self) -> None:
+        if self._closed:
+            raise Invalid("this store is closed; open it again with tenure.open_store", code="STORE_CLOSED")
 
     def migration_sql(self) -> str:
         """See `contract.Store.migration_sql`."""
@@ -84,6 +100,7 @@ class _Face:
         return [step.name for step in migrate.pending(applied, self._engine.known)]
 
     def _refuse_inside(self, procedure: Procedure[Any] | None) -> None:
+        self._check_used()
         # A read of a file has a connection of its own and may run beside an open transaction, not inside a publish.
         beside = procedure is not None and procedure.reads and not self._engine.place.in_memory
         refuse_inside(self, only="INSIDE_PUBLISH" if beside else None)
@@ -138,9 +155,14 @@ class SqliteStore(_Face):
         """Wake the listeners of this process."""
         bell.ring(self._bell)
 
+    def awaiting(self) -> AsyncSqliteStore:
+        """See `contract.Store.awaiting`: the same engine, which ends with the last store on it."""
+        self._check_used()
+        return AsyncSqliteStore(self.url, authority_ledger=self.authority_ledger, engine=self._engine)
+
     def close(self) -> None:
         """See `contract.Store.close`."""
-        self._engine.close()
+        self._leave()
 
     def __enter__(self) -> Self:
         return self
@@ -274,9 +296,14 @@ class AsyncSqliteStore(_Face):
         """Wake the listeners of this process."""
         bell.ring(self._bell)
 
+    def blocking(self) -> SqliteStore:
+        """See `contract.AsyncStore.blocking`: the same engine, which ends with the last store on it."""
+        self._check_used()
+        return SqliteStore(self.url, authority_ledger=self.authority_ledger, engine=self._engine)
+
     async def close(self) -> None:
         """See `contract.Store.close`."""
-        await _apart(self._engine.close)
+        await _apart(self._leave)
 
     async def __aenter__(self) -> Self:
         return self
