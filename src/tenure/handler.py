@@ -69,7 +69,7 @@ LEASE_LOST, CANCELLED, TIMED_OUT, SHUTDOWN = "LEASE_LOST", "CANCELLED", "TIMED_O
 # --- declaring a handler ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Kind:
     """
     A registered handler and what its jobs are created with.

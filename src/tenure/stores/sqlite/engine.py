@@ -85,6 +85,7 @@ class Engine:
         self.known = list(migrations)
         self.answers = Answers(statements)
         self.clock = clock
+        self._users = 0
         # How many stores use it; the last one to close ends it.
         self.faces = 0
         self._start()
@@ -98,7 +99,7 @@ class Engine:
         self.writer: sqlite3.Connection | None = None
         self.fits = False
         self._thread: threading.Thread | None = None
-        self._thread_lock = threading.Lock()
+        self.lock = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._contended_until = 0.0
         self._slice_began = 0.0
@@ -310,7 +311,7 @@ class Engine:
 
     def pool(self, name: str, threads: int) -> ThreadPoolExecutor:
         """Give the threads that keep an event loop from blocking, started when first needed."""
-        with self._thread_lock:
+        with self.lock:
             pool = self._pools.get(name)
             if pool is None:
                 if self.line.closed:
@@ -380,7 +381,7 @@ class Engine:
     def _need_thread(self) -> None:
         if self._thread is not None:
             return
-        with self._thread_lock:
+        with self.lock:
             if self.line.closed:
                 raise closed()
             if self._thread is None:
@@ -502,6 +503,23 @@ class Engine:
 
     # The end, and forks.
 
+    def use(self) -> None:
+        """Count one more store that uses this engine."""
+        with self.lock:
+            self._users += 1
+
+    def leave(self) -> None:
+        """Count one store less; the last one ends the engine."""
+        with self.lock:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            try:
+                self.close()
+            except IllegalMove:
+                self.use()
+                raise
+
     def close(self) -> None:
         """Serve those who wait, then end every thread and close every file."""
         if self.pid != os.getpid():
@@ -517,7 +535,7 @@ class Engine:
             thread.join()
         with self.line.changed:
             self.line.changed.wait_for(lambda: not self.line.held)
-        with self._thread_lock:
+        with self.lock:
             pools, self._pools = self._pools, {}
         for pool in pools.values():
             pool.shutdown(wait=True)
