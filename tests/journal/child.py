@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 import types
+import uuid
+from collections.abc import Callable
 
 # The package without running its __init__, which imports far more than the journal: this program is started hundreds
 # of times.
@@ -22,7 +24,9 @@ sys.modules["tenure"] = _package
 
 from tenure.errors import TenureError  # noqa: E402
 from tenure.journal.mender import repair  # noqa: E402
+from tenure.journal.receipts import ReceiptJournal, hand_in  # noqa: E402
 from tenure.journal.writer import Journal  # noqa: E402
+from tenure.rules.outcome import Accepted  # noqa: E402
 
 
 def say(*words: object) -> None:
@@ -56,15 +60,24 @@ def fork(path: str) -> None:
     """Fork with an open journal: the child must be refused, the parent must go on; then both wait."""
     journal = Journal.open(path)
     journal.append(b"before the fork")
+    receipts = ReceiptJournal(f"{path}.receipts")
+    attempt = uuid.UUID(int=1)
     to_parent, from_child = os.pipe()
     child = os.fork()
     if child == 0:
-        for use in (lambda: journal.append(b"by the child"), lambda: list(journal.records())):
+        uses: list[Callable[[], object]] = [
+            lambda: journal.append(b"by the child"),
+            lambda: list(journal.records()),
+            lambda: receipts.append_receipt("by the child", attempt, Accepted()),
+            lambda: receipts.hand_in(lambda *_: None),
+        ]
+        for use in uses:
             try:
                 use()
                 os.write(from_child, b"child allowed\n")
             except TenureError as error:
                 os.write(from_child, f"child {error.code}\n".encode())
+        receipts.close()
         journal.close()  # must neither raise nor let go of the parent's lock
         os.write(from_child, b"child done\n")
         signal.pause()
@@ -73,9 +86,29 @@ def fork(path: str) -> None:
         lines += os.read(to_parent, 1000)
     sys.stdout.write(lines.decode())
     sys.stdout.flush()
+    receipts.append_receipt("by the parent", attempt, Accepted())
     say("parent appended", journal.append(b"after the fork"))
     say("child is", child)
     wait_for_a_word()
+
+
+def keep(directory: str) -> None:
+    """Keep two receipts, then wait to be killed."""
+    journal = ReceiptJournal(directory)
+    for number in (1, 2):
+        journal.append_receipt(f"send:{number}", uuid.UUID(int=number), Accepted({"id": number}))
+    say("kept", journal.path)
+    wait_for_a_word()
+
+
+def hand(directory: str) -> None:
+    """Die after the first receipt was committed and before that could be noted."""
+
+    def submit(key: str, evidence: object, attempt: uuid.UUID) -> None:
+        say("committed", key)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    hand_in(directory, submit)
 
 
 if __name__ == "__main__":
@@ -87,7 +120,7 @@ if __name__ == "__main__":
             done = repair(path)
             say("repaired", done.repaired, done.quarantine)
         else:
-            {"hold": hold, "fork": fork}[action](path)
+            {"hold": hold, "fork": fork, "keep": keep, "hand": hand}[action](path)
     except TenureError as error:
         say("refused", error.code)
         raise SystemExit(3) from None

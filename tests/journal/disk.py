@@ -2,8 +2,8 @@
 A disk in memory that can lose power, for the journal's storage interface.
 
 Every file has two states: what programs read now, and what would be left without power. Between them lies a list of
-changes. A sync applies them; a power cut keeps any subset of them and tears one; names behave the same, each on its own.
-A sync that fails leaves what a real system may leave: readable content, marked clean, that no later sync writes.
+changes. A sync applies them; a power cut keeps any subset of them and tears one; names behave the same, each on its
+own. A sync that fails leaves what a real system may leave: readable content, marked clean, that no later sync writes.
 """
 
 from __future__ import annotations

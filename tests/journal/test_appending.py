@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import Invalid, NotFound, Refused, TenureError, Unavailable
-from tenure.journal import Journal, Tail, frame, read, repair, storage, verify
+from tenure.journal import Journal, Tail, frame, hand_in, read, repair, storage, verify
 from tests.journal.disk import Disk, fail_at
 
 PATH = Path("/disk/some.journal")
@@ -236,9 +236,9 @@ def test_a_second_process_is_refused_at_once_by_name_and_let_in_when_the_first_i
 def test_a_forked_child_neither_uses_the_journal_nor_keeps_its_lock(tmp_path: Path) -> None:
     path = tmp_path / "a.journal"
     with child("fork", path) as parent:
-        said = [line(parent) for _ in range(5)]
-        assert said[:4] == ["child JOURNAL_FORKED", "child JOURNAL_FORKED", "child done", "parent appended 2"]
-        grandchild = int(said[4].removeprefix("child is "))
+        said = [line(parent) for _ in range(7)]
+        assert said[:6] == [*["child JOURNAL_FORKED"] * 4, "child done", "parent appended 2"]
+        grandchild = int(said[6].removeprefix("child is "))
         try:
             # The child closed its journal, and the parent still holds it.
             with pytest.raises(Unavailable, match=rf"held by process {parent.pid};"):
@@ -248,6 +248,9 @@ def test_a_forked_child_neither_uses_the_journal_nor_keeps_its_lock(tmp_path: Pa
             os.kill(grandchild, 0)  # it lives, and must not have inherited the lock
             with Journal.open(path) as journal:
                 assert journal.append(b"by the next process") == 3
+            given: list[str] = []
+            report = hand_in(f"{path}.receipts", lambda key, evidence, attempt: given.append(key))
+            assert (given, report.skipped_files) == (["by the parent"], [])
         finally:
             os.kill(grandchild, signal.SIGKILL)
     assert bodies(path) == [b"before the fork", b"after the fork", b"by the next process"]
@@ -267,12 +270,42 @@ def test_a_file_removed_between_opening_and_locking_is_not_the_journal() -> None
     assert [record.body for record in read(PATH, storage=disk).records] == [b"new"]
 
 
+def test_a_file_removed_at_every_try_is_not_found() -> None:
+    disk = Disk()
+
+    def remove_before_each_lock(name: str, nth: int) -> None:
+        if name == "lock":
+            disk.remove(PATH)
+
+    disk.before = remove_before_each_lock
+    with pytest.raises(NotFound) as refused:
+        Journal.open(PATH, storage=disk)
+    assert refused.value.code == "JOURNAL_NOT_FOUND"
+    assert disk.calls["open"] == disk.calls["close"]
+
+
+@pytest.mark.parametrize(
+    ("table", "holder"),
+    [
+        ("1: FLOCK  ADVISORY  WRITE 4711 fe:0a:99 0 EOF", 4711),
+        ("1: FLOCK  ADVISORY  WRITE 1 00:2b:99 0 EOF\n2: FLOCK  ADVISORY  WRITE 4711 fe:0a:99 0 EOF", 4711),
+        ("1: FLOCK  ADVISORY  WRITE 4711 00:2b:99 0 EOF", 4711),  # the table and fstat disagree about the device
+        ("1: FLOCK  ADVISORY  WRITE 1 00:2b:99 0 EOF\n2: FLOCK  ADVISORY  WRITE 2 00:2c:99 0 EOF", 0),
+        ("1: POSIX  ADVISORY  WRITE 1 fe:0a:99 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 2 fe:0a:99 0 EOF", 0),
+        ("1: FLOCK  ADVISORY  READ  1 fe:0a:99 0 EOF\n\n2: FLOCK  ADVISORY  WRITE 2 fe:0a:9 0 EOF", 0),
+        ("", 0),
+    ],
+)
+def test_the_holder_is_found_in_the_kernels_table(table: str, holder: int) -> None:
+    assert storage.holder_in(table, 0xFE, 0x0A, 99) == holder
+
+
 def test_a_holder_that_the_system_cannot_name_is_still_a_holder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.journal"
     with Journal.open(path):
-        monkeypatch.setattr(storage, "_holder", lambda handle: 0)
+        monkeypatch.setattr(storage, "_LOCK_TABLE", tmp_path / "no such table")
         with pytest.raises(Unavailable, match="another process") as refused:
             Journal.open(path)
         assert refused.value.code == "JOURNAL_LOCKED"
@@ -287,7 +320,45 @@ def test_a_closed_journal_takes_nothing(tmp_path: Path) -> None:
     with pytest.raises(Invalid) as refused:
         journal.append(b"b")
     assert refused.value.code == "JOURNAL_CLOSED"
+    with pytest.raises(Invalid) as refused:
+        list(journal.records())
+    assert refused.value.code == "JOURNAL_CLOSED"
     assert bodies(tmp_path / "a.journal") == [b"a"]
+
+
+def test_closing_finishes_what_is_being_written_and_refuses_what_waits() -> None:
+    disk = Disk()
+    journal = Journal.open(PATH, storage=disk)
+    sync_runs, let_it_end = threading.Event(), threading.Event()
+    before = disk.calls["sync"]
+
+    def hold_the_sync(name: str, nth: int) -> None:
+        if (name, nth) == ("sync", before + 1):
+            sync_runs.set()
+            assert let_it_end.wait(30)
+
+    disk.before = hold_the_sync
+    told: dict[str, object] = {}
+
+    def append(name: str) -> None:
+        try:
+            told[name] = journal.append(name.encode())
+        except TenureError as error:
+            told[name] = error.code
+
+    first, second = (threading.Thread(target=append, args=(name,)) for name in ("first", "second"))
+    closer = threading.Thread(target=journal.close)
+    first.start()
+    assert sync_runs.wait(30)
+    second.start()
+    wait_until(lambda: len(journal._queue) == 1, "the second to queue")
+    closer.start()
+    wait_until(lambda: journal._closing, "the close to begin")
+    let_it_end.set()
+    for thread in (first, second, closer):
+        thread.join(30)
+    assert told == {"first": 1, "second": "JOURNAL_CLOSED"}
+    assert durable_bodies(disk) == [b"first"]
 
 
 def test_a_journal_that_nobody_closed_says_so_and_lets_go(tmp_path: Path) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import google_crc32c
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenure.errors import Invalid, NotFound, Refused
-from tenure.journal import Journal, Tail, dump, read, repair, verify
-from tenure.journal import frame
+from tenure.journal import Journal, Tail, dump, frame, read, repair, verify
 from tests.journal.disk import Disk
 
 PATH = Path("/disk/some.journal")
@@ -58,9 +59,7 @@ def test_an_empty_file_is_an_empty_journal(tmp_path: Path) -> None:
 def test_the_last_of_fifty_records_is_lost_at_every_truncation_and_nothing_else() -> None:
     bodies = [f"record {number}".encode() for number in range(1, 51)]
     whole = journal_of(*bodies)
-    ends = [0]
-    for number in range(1, 51):
-        ends.append(len(journal_of(*bodies[:number])))
+    ends = [len(journal_of(*bodies[:number])) for number in range(51)]
     cuts = 0
     for length in range(len(whole)):
         count = sum(1 for end in ends[1:] if end <= length)
@@ -144,6 +143,14 @@ def test_a_whole_frame_with_the_wrong_number_is_not_a_record(behind: bytes, afte
     assert verify(PATH, storage=disk_with(journal_of(b"a", b"b") + frame.encode(3, b"c"))).ok
 
 
+def test_an_append_behind_a_torn_record_by_something_else_is_told_from_a_torn_tail() -> None:
+    torn = frame.encode(2, bytes(1000))[:100]
+    found = verify(PATH, storage=disk_with(journal_of(b"a") + torn + frame.encode(3, b"behind it")))
+    assert (found.records, found.tail, found.valid_after) == (1, Tail.CORRUPT, 1)
+    assert "ends beyond the file although later records follow" in found.reason
+    assert verify(PATH, storage=disk_with(journal_of(b"a") + torn)).tail is Tail.TORN
+
+
 def test_records_behind_much_damage_are_found_wherever_they_lie() -> None:
     # The search reads 64 KiB at a time; the magic bytes may straddle two parts.
     for gap in range(65_536 - 30, 65_536 + 6):
@@ -157,8 +164,37 @@ def test_a_head_that_claims_too_much_is_corrupt_and_costs_no_memory() -> None:
     assert verify(PATH, storage=disk).tail is Tail.TORN  # the control: the largest length that is allowed
     monster = bytearray(frame.encode(2, b"b"))
     monster[4:8] = (frame.BODY_BYTES_MAX + 1).to_bytes(4, "big")
-    monster[20:24] = frame.google_crc32c.value(bytes(monster[:20])).to_bytes(4, "big")
+    monster[20:24] = google_crc32c.value(bytes(monster[:20])).to_bytes(4, "big")
     assert verify(PATH, storage=disk_with(journal_of(b"a") + monster)).tail is Tail.CORRUPT
+
+
+@pytest.mark.parametrize("length", [0, 3, 20, 40, 70_000])
+def test_a_file_that_is_cut_while_it_is_read_ends_the_reading(length: int) -> None:
+    # A repair by another process: the size was asked for before it, the bytes after.
+    whole = journal_of(b"a", b"b") + b"x" * 70_000
+    reads = 0
+
+    class Shrinking(Disk):
+        def read(self, handle: int, offset: int, size: int) -> bytes:
+            nonlocal reads
+            reads += 1
+            return super().read(handle, offset, max(0, min(size, length - offset)))
+
+    disk = Shrinking()
+    disk.put(PATH, whole)
+    found = verify(PATH, storage=disk)
+    assert found.records == sum(1 for end in (len(journal_of(b"a")), len(journal_of(b"a", b"b"))) if end <= length)
+    assert found.tail is not Tail.NONE
+    assert 0 < reads < 20
+    assert verify(PATH, storage=disk_with(whole)).records == 2
+
+
+def test_a_frame_of_another_format_is_not_read_although_its_checks_hold() -> None:
+    other = bytearray(frame.encode(2, b"b"))
+    other[:4] = b"\xf1TJ2"
+    other[20:24] = google_crc32c.value(bytes(other[:20])).to_bytes(4, "big")
+    found = verify(PATH, storage=disk_with(journal_of(b"a") + other))
+    assert (found.records, found.tail) == (1, Tail.CORRUPT)
 
 
 def test_dump_shows_records_tail_and_what_lies_behind_it() -> None:
@@ -200,11 +236,15 @@ def test_dump_reads_a_quarantined_tail() -> None:
 
 
 def test_reading_needs_a_regular_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # opening it to read would wait for a writer
     for look in (read, verify, lambda path: list(dump(path))):
         with pytest.raises(NotFound):
             look(tmp_path / "missing.journal")
-        with pytest.raises(Invalid):
-            look(tmp_path)
+        for wrong in (tmp_path, pipe):
+            with pytest.raises(Invalid) as refused:
+                look(wrong)
+            assert refused.value.code == "JOURNAL_NOT_PLAIN"
 
 
 def test_a_live_journal_can_be_read_and_keeps_its_lock(tmp_path: Path) -> None:

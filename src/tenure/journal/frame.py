@@ -122,9 +122,7 @@ def beyond(source: Source, offset: int, size: int, last: int) -> Iterator[Record
 
 
 def _head_at(source: Source, offset: int, size: int) -> tuple[int, int, int] | None:
-    if size - offset < HEAD_BYTES:
-        return None
-    raw = source(offset, HEAD_BYTES)
+    raw = source(offset, min(HEAD_BYTES, size - offset))
     if len(raw) < HEAD_BYTES:
         return None
     magic, length, sequence, check = _HEAD.unpack_from(raw)
@@ -139,9 +137,7 @@ def _record_at(source: Source, offset: int, size: int) -> Record | None:
     if head is None:
         return None
     length, sequence, check = head
-    if offset + HEAD_BYTES + length > size:
-        return None
-    body = source(offset + HEAD_BYTES, length)
+    body = source(offset + HEAD_BYTES, min(length, size - offset - HEAD_BYTES))
     if len(body) < length:
         return None
     if google_crc32c.extend(google_crc32c.value(_CHECKED.pack(length, sequence)), body) != check:

@@ -10,7 +10,6 @@ are an earlier run's, and are completed. Quarantine files are never removed by t
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,7 +103,9 @@ def _recognise(journal: HeldFile, records: int, valid_after: int) -> None:
 
 def _put_aside(storage: Storage, journal: HeldFile, start: int, end: int) -> HeldFile:
     """Copy the bytes from `start` to `end` into a quarantine file, durably, and give that file, still held."""
-    for number in itertools.count(1):
+    number = 0
+    while True:
+        number += 1
         suffix = f"-{number}" if number > 1 else ""
         path = journal.path.with_name(f"tail-{start}{suffix}.quarantine")
         try:
@@ -115,7 +116,7 @@ def _put_aside(storage: Storage, journal: HeldFile, start: int, end: int) -> Hel
             continue  # another journal's repair is writing it, or somebody linked to it: it is not ours to write
         try:
             have = copy.facts().size
-            if _is_beginning(journal, start, end, copy, have):
+            if _is_beginning(journal, start, copy, have):
                 with typed(path, "cannot write the quarantine file"):
                     for offset in range(start + have, end, COPY_BYTES):
                         part = journal.read(offset, min(COPY_BYTES, end - offset))
@@ -128,12 +129,10 @@ def _put_aside(storage: Storage, journal: HeldFile, start: int, end: int) -> Hel
             copy.close()
             raise
         copy.close()
-    raise AssertionError("itertools.count does not end")
 
 
-def _is_beginning(journal: HeldFile, start: int, end: int, copy: HeldFile, have: int) -> bool:
-    if have > end - start:
-        return False
+def _is_beginning(journal: HeldFile, start: int, copy: HeldFile, have: int) -> bool:
+    """Say whether the copy's `have` bytes begin like the journal's tail; a longer copy finds no bytes to equal it."""
     for offset in range(0, have, COPY_BYTES):
         size = min(COPY_BYTES, have - offset)
         if copy.read(offset, size) != journal.read(start + offset, size):

@@ -23,6 +23,7 @@ from tenure.errors import Invalid, NotFound, TenureError, Unavailable
 
 Mode = Literal["read", "write", "create"]
 
+_LOCK_TABLE = Path("/proc/locks")
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _BASE_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # non-blocking: a named pipe must be refused, not waited for
 _FLAGS: dict[Mode, int] = {
@@ -220,21 +221,24 @@ def lost(error: OSError, path: Path, doing: str) -> Unavailable:
 def _holder(handle: int) -> int:
     """Find the process that holds the lock in /proc/locks; 0 where it does not say."""
     try:
-        with open("/proc/locks", encoding="ascii") as table:  # noqa: PTH123 - Path adds nothing here
-            lines = table.read().splitlines()
+        table = _LOCK_TABLE.read_text(encoding="ascii")
     except FileNotFoundError:
         return 0
     found = os.fstat(handle)
+    return holder_in(table, os.major(found.st_dev), os.minor(found.st_dev), found.st_ino)
+
+
+def holder_in(table: str, major: int, minor: int, inode: int) -> int:
+    """Find the process with the exclusive `flock` on a file in the kernel's table of locks; 0 if there is none."""
     # "1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF": process, then major:minor:inode, the first two in hex.
-    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     same_inode: set[int] = set()
-    for line in lines:
-        fields = line.split()
-        if len(fields) < 6 or fields[1] != "FLOCK" or fields[3] != "WRITE":
-            continue
-        if fields[5] == place:
-            return int(fields[4])
-        if fields[5].rpartition(":")[2] == str(found.st_ino):
-            same_inode.add(int(fields[4]))
+    for line in table.splitlines():
+        match line.split():
+            case [_, "FLOCK", _, "WRITE", process, place, *_]:
+                device, _, number = place.rpartition(":")
+                if number == str(inode):
+                    if device == f"{major:02x}:{minor:02x}":
+                        return int(process)
+                    same_inode.add(int(process))
     # Some file systems show another device number in the table than in fstat; one single match by inode will do.
     return same_inode.pop() if len(same_inode) == 1 else 0

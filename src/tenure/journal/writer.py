@@ -98,13 +98,12 @@ class Journal:
                 code="JOURNAL_RECORD_TOO_LARGE",
             )
         with self._changed:
-            self._check_usable()
             sequence = self._next
+            self._check_usable(sequence)
             self._next += 1
             self._queue.append(frame.encode(sequence, body))
             while self._durable < sequence:
-                if self._failure is not None:
-                    raise self._refusal(sequence)
+                self._check_usable(sequence)
                 if self._writing:
                     self._changed.wait()
                 else:
@@ -120,36 +119,34 @@ class Journal:
         self._file.remove()
 
     def close(self) -> None:
-        """Write what other threads still wait for, then give up the lock. Again is fine."""
+        """
+        Give up the lock. Again is fine.
+
+        An append that is being written is finished first; another thread's that only waits for its turn is refused.
+        """
         try:
             self._file.check_process()
         except Invalid:
             return  # A forked child has nothing to close, and its copy of the condition may be held for ever.
         with self._changed:
             self._closing = True
-            while self._writing or (self._queue and self._failure is None):
-                if self._writing:
-                    self._changed.wait()
-                else:
-                    self._write_queue()
+            while self._writing:
+                self._changed.wait()
             self._file.close()
+            self._changed.notify_all()
 
-    def _check_usable(self) -> None:
+    def _check_usable(self, sequence: int) -> None:
+        if self._failure is not None:
+            if sequence <= self._failed_to:
+                # One error object must not be raised in several threads: each would add to the other's traceback.
+                raise Unavailable(str(self._failure), code=self._failure.code)
+            raise Unavailable(
+                f"{self.path} had a failed write or sync and takes no more; what it acknowledged before is safe. "
+                "Check the disk, then open a journal anew",
+                code="JOURNAL_POISONED",
+            )
         if self._closing:
             raise Invalid(f"{self.path} is closed; open it again", code="JOURNAL_CLOSED")
-        if self._failure is not None:
-            raise self._refusal(self._next)
-
-    def _refusal(self, sequence: int) -> Unavailable:
-        failure = self._failure
-        if failure is not None and self._durable < sequence <= self._failed_to:
-            # One error object must not be raised in several threads: each would add to the other's traceback.
-            return Unavailable(str(failure), code=failure.code)
-        return Unavailable(
-            f"{self.path} had a failed write or sync and takes no more; what it acknowledged before is safe. "
-            "Check the disk, then open a journal anew",
-            code="JOURNAL_POISONED",
-        )
 
     def _write_queue(self) -> None:
         """Write and sync all that is queued. Called, and returns, with the condition held; free in between."""
@@ -175,7 +172,6 @@ class Journal:
                 self._size += len(data)
                 self._durable = last
             else:
-                self._queue.clear()
                 self._failed_to = last
                 self._failure = failure or Unavailable(
                     f"an append to {self.path} was interrupted; open a journal anew", code="JOURNAL_IO"
@@ -189,9 +185,6 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<journal {self.path}>"
 
 
 def _settle(file: HeldFile) -> dict[str, int]:
