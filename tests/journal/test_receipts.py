@@ -331,8 +331,23 @@ def test_a_missing_directory_is_an_error_for_a_pass_and_made_for_a_writer(tmp_pa
         assert journal.hand_in(Desk()) == HandIn()
     assert list((tmp_path / "a" / "b").iterdir()) == [], "an empty file is not left behind"
     (tmp_path / "file").touch()
-    with pytest.raises(TenureError):
-        ReceiptJournal(tmp_path / "file")
+    for wrong in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(Invalid) as refused:
+            ReceiptJournal(wrong)
+        assert refused.value.code == "JOURNAL_NOT_A_DIRECTORY"
+
+
+def test_the_directory_stays_where_it_was_when_the_process_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    desk = Desk()
+    with ReceiptJournal("journal") as journal:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        journal.append_receipt("send:1", ATTEMPT, Absent())
+        assert counts(journal.hand_in(desk)) == (1, 0, 0, 0)
+    assert journal.path.parent == tmp_path / "journal"
 
 
 def test_the_open_journal_must_be_of_the_same_directory(tmp_path: Path) -> None:

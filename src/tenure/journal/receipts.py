@@ -122,7 +122,8 @@ class ReceiptJournal:
     """
 
     def __init__(self, directory: str | Path, *, storage: Storage = KERNEL, rotate_bytes: int = _ROTATE_BYTES) -> None:
-        self.directory = Path(directory)
+        # Absolute, so that a later chdir of the process does not move it; links are not resolved.
+        self.directory = Path(directory).absolute()
         self._storage = storage
         self._process = os.getpid()
         self._given_up = 0
@@ -131,9 +132,8 @@ class ReceiptJournal:
         self._passing = threading.Lock()
         self._retired: list[Journal] = []
         self._closed = False
-        # Absolute, so that a later chdir of the process does not move it; links are not resolved.
         with typed(self.directory, "cannot make the directory"):
-            storage.make_directory(self.directory.absolute())
+            storage.make_directory(self.directory)
         self._journal = self._new()
 
     @property
@@ -179,7 +179,7 @@ class ReceiptJournal:
 
     def _new(self) -> Journal:
         name = f"receipts-{os.getpid()}-{secrets.token_hex(6)}.journal"
-        return Journal.open(self.directory.absolute() / name, storage=self._storage)
+        return Journal.open(self.directory / name, storage=self._storage)
 
     def _switch(self) -> None:
         """Go on in a new file. The old one is closed by the next pass, which may be reading it at this moment."""
@@ -241,7 +241,7 @@ def hand_in(
         NotFound, Invalid, Unavailable: The directory cannot be listed.
     """
     where = Path(directory).absolute()
-    if own is not None and own.directory.absolute() != where:
+    if own is not None and own.directory != where:
         raise Invalid(f"the open journal is in {own.directory}, not in {where}", code="JOURNAL_OTHER_DIRECTORY")
     report = HandIn()
     if own is None:

@@ -202,7 +202,9 @@ def explain(error: OSError, path: Path, doing: str) -> TenureError:
     match error.errno:
         case errno.ELOOP | errno.EISDIR | errno.ENXIO:
             return Invalid(f"{text}; a journal is a plain file under its own name", code="JOURNAL_NOT_PLAIN")
-        case errno.ENOENT | errno.ENOTDIR:
+        case errno.ENOTDIR | errno.EEXIST:
+            return Invalid(f"{text}; a file is where a directory is wanted", code="JOURNAL_NOT_A_DIRECTORY")
+        case errno.ENOENT:
             return NotFound(f"{text}; check the path", code="JOURNAL_NOT_FOUND")
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return Invalid(f"{text}; give this user read and write access", code="JOURNAL_ACCESS")
