@@ -65,7 +65,7 @@ def test_a_refused_value_is_named_by_code_and_path(name: str) -> None:
         error = refusal(function, value)
         assert error.code == code
         assert str(error).startswith(path)
-        assert len(str(error)) < 400
+        assert len(str(error)) < 260
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -329,8 +329,8 @@ def mended(value: Json) -> Json:
 
 def path(root: str, trail: Iterable[str | int]) -> str:
     """Write a path such as `$.lines[3]["odd key"]`, in ASCII and never long."""
-    path = root + "".join(map(_element, trail))
-    return path if len(path) <= _PATH_CHARACTERS_MAX else path[:_PATH_CHARACTERS_MAX] + "..."
+    whole = root + "".join(map(_element, trail))
+    return whole if len(whole) <= _PATH_CHARACTERS_MAX else whole[:_PATH_CHARACTERS_MAX] + "..."
 
 
 def _element(step: str | int) -> str:
