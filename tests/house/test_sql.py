@@ -12,12 +12,7 @@ from tenure.stores import statements
 from tests.support.tree import SRC, files, name, parsed
 
 # Where a piece of SQL is put into another, and why that is safe. (file, function)
-PUT_TOGETHER = {
-    # The key of one row, a constant of the same file.
-    ("src/tenure/stores/postgres/schema.py", ""),
-    # Names of settings written there; the values are parameters.
-    ("src/tenure/stores/postgres/unit.py", "settings"),
-}
+PUT_TOGETHER: set[tuple[str, str]] = set()
 
 _BEGINNING = re.compile(
     r"^\s*(SELECT\b|INSERT\s+INTO\b|UPDATE\s+\S+\s+SET\b|DELETE\s+FROM\b|WITH\s+\w+\s+AS\b|MERGE\s+INTO\b|TRUNCATE\b"
