@@ -4,6 +4,8 @@ Durable jobs for agents and for any code whose work reaches the outside world.
 The public names; everything else is found by its room: `tenure.errors`, `tenure.testing`.
 """
 
+from importlib.metadata import PackageNotFoundError, version
+
 from tenure.app import Tenure
 from tenure.connectors.provider import IdempotencyKey, Provider
 from tenure.errors import (
@@ -52,6 +54,11 @@ from tenure.rules.status import Phase, Status
 from tenure.service import AsyncDurableJobService, DurableJobService
 from tenure.stores import open_async_store, open_store
 
+try:
+    __version__ = version("tenure")
+except PackageNotFoundError:  # a source tree that was never installed
+    __version__ = "0.0.0"
+
 __all__ = [
     "Absent",
     "Accepted",
@@ -96,6 +103,7 @@ __all__ = [
     "Uncertain",
     "Unknown",
     "Verdict",
+    "__version__",
     "build_execution_envelope",
     "open_async_store",
     "open_store",

@@ -27,7 +27,7 @@ from tenure.rules.envelope import ExecutionInput, GovernanceInput
 from tenure.rules.job import DEFAULT_OPTIONS
 from tenure.rules.outcome import Outcome, Terms
 from tenure.service import AsyncDurableJobService, DurableJobService
-from tenure.stores import open_async_store, open_store
+from tenure.stores import open_async_store, open_store, redacted
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Clock, Store, Transaction
 from tenure.yields import Script, new_id, procedure
 
@@ -194,6 +194,22 @@ class Tenure:
         _handlers[self._url, kind.name] = kind
 
     # --- stores -------------------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """Where the store is, without any password."""
+        return self._store.url if self._store is not None else redacted(self._url)
+
+    def use_store(self, url: str) -> None:
+        """
+        Use another store than the one the app was made with; before anything is opened.
+
+        Raises:
+            Invalid: STORE_OPEN.
+        """
+        if self._store is not None or self._astores:
+            raise Invalid("the app has opened its store already", code="STORE_OPEN")
+        self._url, self._owned = url, True
 
     @property
     def store(self) -> Store:

@@ -1,0 +1,215 @@
+"""`tenure jobs`: what operators see and do."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from tenure.errors import Invalid
+from tenure.faces.cli.options import AsJson, StoreUrl, opened, who
+from tenure.faces.cli.show import effect_fields, event_fields, evidence_fields, job_fields, table, write_json
+from tenure.procedures.inspect import list_evidence
+from tenure.rules.job import Job
+from tenure.rules.outcome import Absent, Accepted, Declined, Evidence
+from tenure.rules.payload import parse
+from tenure.service import DurableJobService
+
+app = typer.Typer(help="See and move jobs.", no_args_is_help=True, rich_markup_mode=None)
+
+JobId = Annotated[UUID, typer.Argument(metavar="ID", help="The job's id.")]
+Tenant = Annotated[str | None, typer.Option(help="Only this tenant.")]
+Actor = Annotated[str, typer.Option(envvar="TENURE_ACTOR", help="Who asks; kept in the trail.")]
+Reason = Annotated[str, typer.Option(help="Why; kept in the trail.")]
+
+
+@app.command("list")
+def list_(
+    store: StoreUrl = None,
+    tenant: Tenant = None,
+    organization: Annotated[str | None, typer.Option()] = None,
+    project: Annotated[str | None, typer.Option()] = None,
+    status: Annotated[str | None, typer.Option(help="Such as queued or indeterminate.")] = None,
+    phase: Annotated[str | None, typer.Option(help="Such as READY or NEEDS_ATTENTION.")] = None,
+    limit: Annotated[int, typer.Option(help="At most 1,000.", min=1, max=1000)] = 50,
+    after: Annotated[UUID | None, typer.Option(help="The id of the last job of the page before.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, oldest first."""
+    with opened(store) as made:
+        jobs = DurableJobService(made).list_jobs(
+            tenant=tenant,
+            organization=organization,
+            project=project,
+            status=status,
+            phase=phase,
+            limit=limit,
+            after=after,
+        )
+    if as_json:
+        write_json([job_fields(job) for job in jobs])
+        return
+    table(
+        f"{len(jobs)} jobs",
+        ("id", "tenant", "kind", "status", "phase", "tries", "error", "escalated"),
+        [
+            (
+                job.id,
+                job.tenant,
+                job.kind,
+                job.status,
+                job.phase,
+                f"{job.attempt_count}/{job.max_attempts}",
+                job.error_code,
+                job.escalated_at,
+            )
+            for job in jobs
+        ],
+    )
+
+
+@app.command()
+def show(
+    job_id: JobId,
+    store: StoreUrl = None,
+    tenant: Tenant = None,
+    payload: Annotated[bool, typer.Option("--payload", help="Show payload, result and receipts too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show one job with its effects, its evidence and its trail."""
+    with opened(store) as made:
+        service = DurableJobService(made, tenant=tenant)
+        job = service.get_job(job_id)
+        effects = list(job.effects)
+        events = service.list_job_events(job_id)
+        evidence = made.run(list_evidence(job_id, tenant=tenant))
+    if as_json:
+        write_json(
+            {
+                **job_fields(job, payload=payload),
+                "effects": [effect_fields(effect, receipt=payload) for effect in effects],
+                "evidence": [evidence_fields(one) for one in evidence],
+                "events": [event_fields(event) for event in events],
+            }
+        )
+        return
+    fields = {key: value for key, value in job_fields(job, payload=payload).items() if value is not None}
+    table(f"job {job.id}", ("field", "value"), fields.items())
+    if effects:
+        table(
+            "effects",
+            ("name", "state", "operation key", "provider", "begun", "settled", "by"),
+            [
+                (e.name or "(mark)", e.state, e.operation_key, e.provider, e.begun_at, e.settled_at, e.settled_by)
+                for e in effects
+            ],
+        )
+    if evidence:
+        table(
+            "evidence",
+            ("at", "kind", "operation key", "contradicts", "used"),
+            [(e.at, e.kind, e.operation_key, e.contradicts, e.used) for e in evidence],
+        )
+    table(
+        "trail",
+        ("at", "event", "status", "generation", "actor", "data"),
+        [(e.at, e.name, e.status, e.generation, e.actor, dict(e.data) or None) for e in events],
+    )
+
+
+@app.command()
+def cancel(
+    job_id: JobId,
+    reason: Reason,
+    store: StoreUrl = None,
+    tenant: Tenant = None,
+    actor: Actor = "",
+    as_json: AsJson = False,
+) -> None:
+    """Cancel a queued job, or ask a running one to stop."""
+    with opened(store) as made:
+        job = DurableJobService(made, tenant=tenant).cancel_job(job_id, reason=reason, actor=actor or who())
+    _moved(job, as_json=as_json)
+
+
+@app.command()
+def revoke(
+    job_id: JobId,
+    reason: Reason,
+    store: StoreUrl = None,
+    tenant: Tenant = None,
+    actor: Actor = "",
+    as_json: AsJson = False,
+) -> None:
+    """Take a job away from its worker and cancel it at once."""
+    with opened(store) as made:
+        job = DurableJobService(made, tenant=tenant).revoke_job(job_id, reason=reason, actor=actor or who())
+    _moved(job, as_json=as_json)
+
+
+@app.command()
+def retry(
+    job_id: JobId,
+    attempts: Annotated[int, typer.Option(help="How many to grant.", min=1)] = 1,
+    reopen: Annotated[list[str] | None, typer.Option(help="A rejected effect to send again; may be repeated.")] = None,
+    store: StoreUrl = None,
+    tenant: Tenant = None,
+    actor: Actor = "",
+    as_json: AsJson = False,
+) -> None:
+    """Queue a failed job again."""
+    with opened(store) as made:
+        service = DurableJobService(made, tenant=tenant)
+        job = service.retry_job(job_id, actor=actor or who(), attempts=attempts, reopen=tuple(reopen or ()))
+    _moved(job, as_json=as_json)
+
+
+@app.command()
+def reconcile(
+    job_id: JobId,
+    reason: Reason,
+    accepted: Annotated[bool, typer.Option("--accepted", help="The provider did act.")] = False,
+    declined: Annotated[bool, typer.Option("--declined", help="The provider refused.")] = False,
+    absent: Annotated[bool, typer.Option("--absent", help="It surely never happened.")] = False,
+    receipt: Annotated[str | None, typer.Option(help="A JSON value, with --accepted.")] = None,
+    operation_key: Annotated[str | None, typer.Option(help="Which operation, where several are open.")] = None,
+    store: StoreUrl = None,
+    tenant: Tenant = None,
+    actor: Actor = "",
+    as_json: AsJson = False,
+) -> None:
+    """State what happened outside; you are the evidence, so find out first."""
+    if [accepted, declined, absent].count(True) != 1:
+        raise Invalid("say exactly one of --accepted, --declined, --absent", code="BAD_ARGUMENT")
+    if receipt is not None and not accepted:
+        raise Invalid("--receipt goes with --accepted", code="BAD_ARGUMENT")
+    evidence: Evidence = Absent()
+    if accepted:
+        evidence = Accepted(None if receipt is None else parse(receipt))
+    elif declined:
+        evidence = Declined(reason)
+    with opened(store) as made:
+        job = DurableJobService(made, tenant=tenant).reconcile_dispatched(
+            job_id, evidence, operation_key=operation_key, reason=reason, actor=actor or who()
+        )
+    _moved(job, as_json=as_json)
+
+
+@app.command("resume-sweep")
+def resume_sweep(
+    job_id: JobId, store: StoreUrl = None, tenant: Tenant = None, actor: Actor = "", as_json: AsJson = False
+) -> None:
+    """Clear an escalation, so that sweeps ask about the job again."""
+    with opened(store) as made:
+        job = DurableJobService(made, tenant=tenant).resume_sweep(job_id, actor=actor or who())
+    _moved(job, as_json=as_json)
+
+
+def _moved(job: Job, *, as_json: bool) -> None:
+    if as_json:
+        write_json(job_fields(job))
+        return
+    note = " (asked to stop; its worker acknowledges)" if job.cancel_requested_at and job.lease else ""
+    sys.stdout.write(f"job {job.id} is {job.status}, phase {job.phase}{note}\n")

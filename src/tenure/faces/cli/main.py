@@ -1,0 +1,62 @@
+"""
+The command line: one program, thin readings of the verbs.
+
+Every command takes `--store URL` (or TENURE_STORE) and `--json`, exits with 0 when it is done, 1 when it was refused or
+failed, 2 when it was called wrongly. An error is one line on stderr, or one JSON object on stdout with `--json`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import NoReturn
+
+import typer
+
+from tenure.errors import TenureError
+from tenure.faces.cli import jobs, journal, storage, work
+from tenure.faces.cli.show import write_json
+
+
+def _exit(status: object) -> None:
+    """Let what a command returned be the program's status."""
+    raise typer.Exit(status if isinstance(status, int) else 0)
+
+
+app = typer.Typer(
+    name="tenure",
+    help="Durable jobs for agents and for any code whose work reaches the outside world.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    result_callback=_exit,
+)
+app.command("init")(storage.init)
+app.command("migrate")(storage.migrate)
+app.command("doctor")(storage.doctor)
+app.command("worker")(work.worker)
+app.command("enqueue")(work.enqueue)
+app.command("sweep")(work.sweep)
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(journal.app, name="journal")
+
+
+def main() -> NoReturn:
+    """Run the program; an error of ours is one line that says what to do."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    # A client's own log lines hold addresses that may hold keys.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        app(prog_name="tenure")
+    except TenureError as error:
+        _explain(error.code, str(error), as_json="--json" in sys.argv)
+        sys.exit(1)
+    sys.exit(0)
+
+
+def _explain(code: str, text: str, *, as_json: bool) -> None:
+    if as_json:
+        write_json({"error": code, "message": text})
+    else:
+        sys.stderr.write(f"tenure: {text} [{code}]\n")

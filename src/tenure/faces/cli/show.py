@@ -1,0 +1,157 @@
+"""Show records: tables for people on a terminal, stable JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from rich.box import ROUNDED
+from rich.console import Console
+from rich.table import Table
+
+from tenure.rules.effect import Effect, StoredEvidence
+from tenure.rules.event import Event
+from tenure.rules.job import Job
+
+# Wide enough for an id beside a few columns where the output is a pipe; a terminal says its own width.
+_PIPE_WIDTH = 160
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Give a console: colours and the terminal's width only where it is one."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False)
+
+
+def plain(value: Any) -> Any:
+    """Turn a value into what JSON can hold: ids and instants as text, durations in seconds."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value
+
+
+def write_json(value: Any) -> None:
+    """Write one JSON value on a line of its own."""
+    sys.stdout.write(json.dumps(plain(value), ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table; where stdout is no terminal, without colours or boxes that a pipe could trip over."""
+    out = console()
+    made = Table(title=title, title_justify="left", box=ROUNDED if out.is_terminal else None)
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    for row in rows:
+        made.add_row(*("" if cell is None else _cell(cell) for cell in row))
+    out.print(made)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S")
+    shown = plain(value)
+    text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+    # Control characters in stored text must not move the cursor; brackets must not become markup.
+    return "".join(one if one.isprintable() or one == "\n" else "\N{REPLACEMENT CHARACTER}" for one in text).replace(
+        "[", "\\["
+    )
+
+
+def job_fields(job: Job, *, payload: bool = False) -> dict[str, Any]:
+    """Give a job's fields under their stable names; payload and result only where asked for."""
+    fields = {
+        "id": job.id,
+        "tenant": job.tenant,
+        "organization": job.organization,
+        "project": job.project,
+        "idempotency_key": job.idempotency_key,
+        "subject": job.subject,
+        "kind": job.kind,
+        "kind_version": job.kind_version,
+        "queue": job.queue,
+        "status": job.status,
+        "phase": job.phase,
+        "priority": job.priority,
+        "attempt_count": job.attempt_count,
+        "max_attempts": job.max_attempts,
+        "generation": job.generation,
+        "error_code": job.error_code,
+        "error_message": job.error_message,
+        "scheduled_at": job.scheduled_at,
+        "created_at": job.created_at,
+        "run_at": job.run_at,
+        "finished_at": job.finished_at,
+        "operation_key": job.operation_key,
+        "dispatched_at": job.dispatched_at,
+        "escalated_at": job.escalated_at,
+        "escalation_reason": job.escalation_reason,
+        "cancel_requested_at": job.cancel_requested_at,
+        "cancel_reason": job.cancel_reason,
+        "parked": job.parked,
+        "progress": None if job.progress is None else json.loads(job.progress),
+        "worker_id": None if job.lease is None else job.lease.worker_id,
+        "lease_expires_at": None if job.lease is None else job.lease.expires_at,
+    }
+    if payload:
+        fields |= {"payload": dict(job.payload), "result": job.result}
+    return fields
+
+
+def event_fields(event: Event) -> dict[str, Any]:
+    """Give an event's fields under their stable names."""
+    return {
+        "at": event.at,
+        "name": event.name,
+        "status": event.status,
+        "generation": event.generation,
+        "actor": event.actor,
+        "data": dict(event.data),
+    }
+
+
+def effect_fields(effect: Effect, *, receipt: bool = False) -> dict[str, Any]:
+    """Give an effect's fields under their stable names; the receipt only where asked for."""
+    fields = {
+        "name": effect.name,
+        "state": effect.state,
+        "operation_key": effect.operation_key,
+        "provider": effect.provider,
+        "reason": effect.reason,
+        "attempt_id": effect.attempt_id,
+        "created_at": effect.created_at,
+        "begun_at": effect.begun_at,
+        "deadline_at": effect.deadline_at,
+        "settled_at": effect.settled_at,
+        "settled_by": effect.settled_by,
+    }
+    if receipt:
+        fields["receipt"] = effect.receipt
+    return fields
+
+
+def evidence_fields(evidence: StoredEvidence) -> dict[str, Any]:
+    """Give stored evidence under its stable names, without its receipt."""
+    return {
+        "operation_key": evidence.operation_key,
+        "kind": evidence.kind,
+        "attempt_id": evidence.attempt_id,
+        "at": evidence.at,
+        "contradicts": evidence.contradicts,
+        "used": evidence.used,
+    }

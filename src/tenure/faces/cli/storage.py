@@ -1,0 +1,127 @@
+"""Commands about the store itself: init, migrate, doctor."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import tenure
+from tenure.errors import Invalid, TenureError
+from tenure.faces.cli.options import AsJson, StoreUrl, opened
+from tenure.faces.cli.show import table, write_json
+from tenure.procedures.inspect import list_jobs
+from tenure.procedures.reconcile import find_candidate_scopes
+from tenure.stores.contract import Store
+
+_STARTER = '''"""A first job. Run it with: tenure worker app:app"""
+
+from tenure import AsyncContext, Tenure
+
+app = Tenure("{url}", organization="studio", project="first", actor="user:me")
+
+
+@app.job("greet")
+async def greet(ctx: AsyncContext, payload: dict) -> str:
+    return f"hello {{payload['name']}}"
+
+
+if __name__ == "__main__":
+    app.migrate()
+    print(app.enqueue(greet, {{"name": "world"}}, key="greet-world").job.id)
+'''
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(help="Where app.py goes.")] = Path(),
+    store: StoreUrl = "sqlite:///jobs.db",
+    as_json: AsJson = False,
+) -> None:
+    """Write a first app.py and make its store."""
+    url = store or "sqlite:///jobs.db"
+    path = directory / "app.py"
+    if path.exists():
+        raise Invalid(f"{path} exists already and is left as it is; choose another directory", code="FILE_EXISTS")
+    directory.mkdir(parents=True, exist_ok=True)
+    with opened(url) as made:
+        applied = made.migrate()
+    path.write_text(_STARTER.format(url=url), encoding="utf-8")
+    if as_json:
+        write_json({"app": str(path), "store": url, "applied": applied})
+        return
+    sys.stdout.write(f"wrote {path}\nnext:\n  cd {directory}\n  python app.py\n  tenure worker app:app\n")
+
+
+def migrate(
+    store: StoreUrl = None,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the schema instead of applying it.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only say what is missing; exit 1 if anything is.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Bring the schema up to this version; forward only, safe from many processes at once."""
+    with opened(store) as made:
+        if sql:
+            sys.stdout.write(made.migration_sql().rstrip() + "\n")
+            return 0
+        if check:
+            pending = made.pending_migrations()
+            if as_json:
+                write_json({"pending": pending})
+            else:
+                sys.stdout.write("".join(f"missing {name}\n" for name in pending) or "up to date\n")
+            return 1 if pending else 0
+        applied = made.migrate()
+    if as_json:
+        write_json({"applied": applied})
+    else:
+        sys.stdout.write("".join(f"applied {name}\n" for name in applied) or "up to date\n")
+    return 0
+
+
+def doctor(store: StoreUrl = None, as_json: AsJson = False) -> int:
+    """Look at versions, the store and what needs a person; exit 1 when something is wrong."""
+    findings: list[dict[str, Any]] = [
+        _finding("tenure", tenure.__version__),
+        _finding("python", sys.version.split()[0]),
+    ]
+    try:
+        with opened(store) as made:
+            findings += _look(made)
+    except TenureError as error:
+        findings.append(_finding("store", str(error), ok=False))
+    if as_json:
+        write_json({"ok": all(one["ok"] for one in findings), "findings": findings})
+    else:
+        table(
+            "doctor",
+            ("", "what", "found"),
+            [("ok" if one["ok"] else "!!", one["what"], one["found"]) for one in findings],
+        )
+    return 0 if all(one["ok"] for one in findings) else 1
+
+
+def _look(made: Store) -> list[dict[str, Any]]:
+    found = [_finding("store", made.url)]
+    if made.dialect == "sqlite":
+        found.append(_finding("sqlite", sqlite3.sqlite_version))
+    pending = made.pending_migrations()
+    if pending:
+        return [*found, _finding("schema", f"missing {', '.join(pending)}; run `tenure migrate`", ok=False)]
+    found.append(_finding("schema", "up to date"))
+    waiting = made.run(list_jobs(phase=tenure.Phase.NEEDS_ATTENTION, limit=1000))
+    escalated = [job for job in waiting if job.escalated_at is not None]
+    found.append(_finding("needs attention", f"{len(waiting)} jobs, {len(escalated)} of them escalated"))
+    scopes = made.run(find_candidate_scopes(None))
+    found.append(_finding("to reconcile", f"{len(scopes)} scopes; a worker or `tenure sweep` asks their providers"))
+    if made.dialect == "postgresql":
+        found.append(
+            _finding("restore protection", "none: this version keeps no ledger of epochs outside the database")
+        )
+    return found
+
+
+def _finding(what: str, found: str, *, ok: bool = True) -> dict[str, Any]:
+    return {"what": what, "found": found, "ok": ok}
