@@ -17,7 +17,8 @@ from pydantic_core import to_jsonable_python
 from tenure.errors import Invalid
 from tenure.rules.digest import CANONICAL_BYTES_MAX, canonical
 from tenure.rules.outcome import Json
-from tenure.rules.payload import DEPTH_MAX, check_json, parse
+from tenure.rules.payload import check_json, parse
+from tenure.rules.survey import DEPTH_MAX
 
 # Largest answer that is kept as a receipt or read as evidence. A receipt is proof, not data: an id, a state, a few
 # amounts. A longer answer is not read to its end.

@@ -330,12 +330,19 @@ class _Handler(BaseHTTPRequestHandler):
         return self.headers.get("X-Account", "default")
 
     def _body(self) -> bytes | None:
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > BODY_BYTES_MAX:
-            self._answer(Reply(413 if length.isdecimal() else 411, {"error": f"up to {BODY_BYTES_MAX} bytes"}))
+        text = self.headers.get("Content-Length", "")
+        if not text.isdecimal():
+            self._answer(Reply(411, {"error": "Content-Length is needed"}))
             return None
-        body = self.rfile.read(int(length))
-        if len(body) < int(length):
+        length = int(text)
+        if length > BODY_BYTES_MAX:
+            # Read what comes all the same: a client that is still writing would see a reset and not the answer.
+            for start in range(0, min(length, 64 * BODY_BYTES_MAX), BODY_BYTES_MAX):
+                self.rfile.read(min(BODY_BYTES_MAX, length - start))
+            self._answer(Reply(413, {"error": f"up to {BODY_BYTES_MAX} bytes"}))
+            return None
+        body = self.rfile.read(length)
+        if len(body) < length:
             self.close_connection = True  # the client broke off; nothing was asked
             return None
         return body
