@@ -15,11 +15,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from tenure.errors import Refused
-from tenure.journal import Journal, Tail, frame, read, repair
+from tenure.journal import Journal, ReceiptJournal, Tail, frame, hand_in, read, repair
+from tenure.rules.outcome import Accepted
 
 CHILD = Path(__file__).with_name("child.py")
 RUNS_MAX = 40
@@ -223,3 +225,24 @@ def test_a_repair_whose_call_failed_says_so_and_can_be_run_again(
         assert quarantine.read_bytes() == TAIL
         goes_on(path)
     assert len(every) - 1 == hits
+
+
+@pytest.mark.parametrize(("call", "hits"), [("pwrite64", 3), ("fsync", 4), ("?unlink,?unlinkat", 1), ("write", 2)])
+def test_a_process_killed_at_any_call_of_handing_in_loses_no_receipt(call: str, hits: int, tmp_path: Path) -> None:
+    # Opening: the rewrite, file and directory synced. Then a note for each of two receipts, and the file removed.
+    place = tmp_path / "j"
+    with ReceiptJournal(place) as journal:
+        for key in ("send:1", "send:2"):
+            journal.append_receipt(key, UUID(int=1), Accepted(key))
+    every = list(runs(call, "signal=KILL", place, "hand-all"))
+    for done, path in every:
+        assert done.killed == (done.nth < len(every)), done
+        given = [line.split()[1] for line in done.said]
+        report = hand_in(path.parent, lambda key, *_, given=given: given.append(key))
+        assert (report.refused, report.torn_files, report.stopped) == ([], [], None), done
+        # The one whose note was cut off comes twice; none comes never.
+        assert set(given) == {"send:1", "send:2"}, done
+        assert len(given) <= 3, done
+        assert list(path.parent.iterdir()) == []
+    assert len(every) - 1 == hits
+    assert [line.split()[1] for line in every[-1][0].said] == ["send:1", "send:2"]
