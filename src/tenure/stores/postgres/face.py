@@ -281,6 +281,10 @@ class JoinHost(Host):
             face._joined.add(self._connection)  # noqa: SLF001
 
 
+# What the server may say of a transaction, besides committed and aborted.
+IN_PROGRESS = "in progress"
+
+
 def fate_command(own_id: str) -> Command:
     """Ask what became of a transaction."""
     return plain("fate", "SELECT pg_xact_status($1::text::xid8)", own_id)
@@ -300,7 +304,12 @@ def judge_fate(fate: str | None) -> None:
         return
     if fate == "aborted":
         raise connection_lost()
-    raise Uncertain(
+    raise commit_unknown()
+
+
+def commit_unknown() -> Uncertain:
+    """Make the error for a block of which nobody can say whether it was committed."""
+    return Uncertain(
         "the reply to a commit was lost and the server cannot tell what became of it; look at what the block wrote",
         code="COMMIT_UNKNOWN",
     )

@@ -40,10 +40,12 @@ from tenure.stores.postgres.connection import (
     rollback,
 )
 from tenure.stores.postgres.face import (
+    IN_PROGRESS,
     INSIDE,
     MIGRATING,
     TIDY,
     Face,
+    commit_unknown,
     fate_command,
     judge_fate,
     store_closed,
@@ -149,11 +151,13 @@ class PostgresStore(Face):
 
     def _resolve(self, own_id: str, server_run: str) -> None:
         end = time.monotonic() + self._seconds
-        while True:
-            fate = self._patiently(lambda until: self._fate(until, own_id, server_run), self._seconds)
-            if fate != "in progress" or time.monotonic() > end:
-                break
-            time.sleep(_ASKING)
+        fate: str | None = IN_PROGRESS
+        try:
+            while fate == IN_PROGRESS and time.monotonic() < end:
+                fate = self._patiently(lambda until: self._fate(until, own_id, server_run), self._seconds)
+                time.sleep(_ASKING if fate == IN_PROGRESS else 0)
+        except TenureError as error:
+            raise commit_unknown() from error
         judge_fate(fate)
 
     def _fate(self, until: float, own_id: str, server_run: str) -> str | None:
@@ -388,11 +392,13 @@ class AsyncPostgresStore(Face):
 
     async def _resolve(self, own_id: str, server_run: str) -> None:
         end = time.monotonic() + self._seconds
-        while True:
-            fate = await self._patiently(lambda until: self._fate(until, own_id, server_run), self._seconds)
-            if fate != "in progress" or time.monotonic() > end:
-                break
-            await asyncio.sleep(_ASKING)
+        fate: str | None = IN_PROGRESS
+        try:
+            while fate == IN_PROGRESS and time.monotonic() < end:
+                fate = await self._patiently(lambda until: self._fate(until, own_id, server_run), self._seconds)
+                await asyncio.sleep(_ASKING if fate == IN_PROGRESS else 0)
+        except TenureError as error:
+            raise commit_unknown() from error
         judge_fate(fate)
 
     async def _fate(self, until: float, own_id: str, server_run: str) -> str | None:

@@ -1,0 +1,157 @@
+"""Values come back as they went in, whatever their mixture, and a statement is prepared in one form only."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenure.errors import Invalid
+from tenure.stores.postgres.values import Catalogue
+from tenure.stores.statements import parse
+from tenure.yields import Each, Script, Statement, procedure
+from tests.stores_postgres.conftest import Maker
+from tests.stores_postgres.toy import STATEMENTS, Blocking, ask, count, put
+
+U = UUID("0190a0b0-0000-7000-8000-000000000001")
+FULL = (U, 2**31 - 1, 2**63 - 1, -(2**15), "é\t'\"\\ 𝄞", -0.5, b"\x00\xff", '{"a": 1e2}', '{"b":[1]}', True)
+SCALARS: dict[str, Any] = {
+    "u": U,
+    "i": -(2**31),
+    "t": "x%s%%$1:y",
+    "f": 1e308,
+    "y": b"",
+    "k": "[]",
+    "n": False,
+    "a": ["p", None, "q,{}\"'"],
+    "untyped": 2**62,
+}
+
+
+@procedure
+def everything(*rows: tuple[Any, ...]) -> Script[list[Any]]:
+    return (yield Each("everything", rows))
+
+
+def test_every_kind_of_value_comes_back(make: Maker, database: str) -> None:
+    store = make(database)
+    nothing = (None,) * len(FULL)
+    small = (uuid4(), 3, 3, 3, "", 0.0, b"", "1", "2", False)
+    # jsonb writes a document anew, json keeps it as it was.
+    shown = [(*row[:8], row[8] and row[8].replace(":[", ": ["), row[9]) for row in (FULL, nothing, small)]
+    assert store.run(everything(FULL, nothing, small)) == shown
+    assert store.run(everything(nothing)) == [nothing]
+    assert store.run(everything(FULL))[0][7] == '{"a": 1e2}'
+
+
+def test_single_values_come_back(make: Maker, database: str) -> None:
+    store = make(database)
+    expected = (*SCALARS.values(), 3, SCALARS["t"])
+    assert store.run(ask("scalars", **SCALARS)) == [expected]
+    assert store.run(ask("scalars", **dict.fromkeys(SCALARS))) == [(None,) * 9 + (3, None)]
+    assert store.run(ask("scalars", **(SCALARS | {"a": []})))[0][7] == []
+
+
+def test_a_statement_is_prepared_once_whatever_its_values(database: str) -> None:
+    made = Blocking(database)
+    columns = list(zip(FULL, (None,) * len(FULL), strict=True))
+    for mask in range(40):
+        row = tuple(pair[mask >> bit & 1] for bit, pair in enumerate(columns))
+        made.run(everything(row, FULL) if mask % 3 else everything(row))
+    with made.transaction() as tx:
+        prepared = tx.execute("SELECT statement FROM pg_prepared_statements WHERE statement LIKE '%unnest%'").fetchall()
+    made.close()
+    assert len(prepared) == 1
+
+
+@pytest.mark.parametrize(
+    "param,bad,good",
+    [
+        ("untyped", 2**63, 2**63 - 1),
+        ("untyped", -(2**63) - 1, -(2**63)),
+        ("i", 2**31, 2**31 - 1),
+        ("t", "secret\0", "secret"),
+        ("t", "\ud800secret", "\U0001d11esecret"),
+        ("u", "secret", U),
+        ("n", 1, True),
+        ("y", "secret", b"secret"),
+        ("f", "secret", 2.5),
+        ("k", "secret", '"secret"'),
+        ("a", ["secret", 1], ["secret", "1"]),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_without_being_repeated(
+    make: Maker, database: str, param: str, bad: Any, good: Any
+) -> None:
+    store = make(database)
+    with pytest.raises(Invalid) as refusal:
+        store.run(ask("scalars", **(SCALARS | {param: bad})))
+    assert "secret" not in "".join([str(refusal.value), *refusal.value.__notes__])
+    assert refusal.value.__cause__ is None
+    assert store.run(ask("scalars", **(SCALARS | {param: good})))[0][list(SCALARS).index(param)] == good
+
+
+def test_a_refused_value_leaves_a_transaction_as_it_was(make: Maker, database: str) -> None:
+    store = make(database)
+    with store.transaction() as tx:
+        tx.run(put((uuid4(), "first", 1)))
+        with pytest.raises(Invalid):
+            tx.run(put((uuid4(), "second", 2**63)))
+        tx.run(put((uuid4(), "third", 3)))
+    assert store.run(count()) == 2
+
+
+def test_answers_keep_their_order_and_what_is_empty_is_not_sent(make: Maker, database: str) -> None:
+    store = make(database)
+    ids = [uuid4() for _ in range(4)]
+
+    @procedure
+    def many() -> Script[Any]:
+        first = yield [
+            Each("note_put", []),
+            Each("note_put", [(ids[0], "a", 1), (ids[1], None, 2)]),
+            Statement("note_count"),
+            Each("note_put", ((ids[2], "c", 3),)),
+            Statement("note_count"),
+        ]
+        nothing = yield []
+        empty = yield Each("note_put", [])
+        return first, nothing, empty
+
+    first, nothing, empty = store.run(many())
+    assert first == [[], [(ids[0],), (ids[1],)], [(2,)], [(ids[2],)], [(3,)]]
+    assert nothing == []
+    assert empty == []
+
+
+def test_mistakes_in_a_request_are_noticed() -> None:
+    catalogue = Catalogue(STATEMENTS)
+    catalogue.command(Statement("counter_lock", {"name": "n"}))
+    for wrong in (
+        Statement("counter_lock", {}),
+        Statement("counter_lock", {"name": "n", "more": 1}),
+        Statement("note_put", {"id": U, "label": "x", "amount": 1}),
+        Statement("unheard_of"),
+        Each("note_put", [(U, "x")]),
+        Each("counter_lock", [("n",)]),
+    ):
+        with pytest.raises(AssertionError):
+            catalogue.command(wrong)
+    with pytest.raises(AssertionError, match="not in its header"):
+        Catalogue(parse("-- name: a(x) once\nSELECT %(y)b"))
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=30))
+def test_packed_arrays_are_what_the_driver_reads(numbers: list[int | None]) -> None:
+    from psycopg import pq
+    from psycopg.adapt import Transformer
+
+    from tenure.stores.postgres.values import adapters
+
+    (command,) = [Catalogue(STATEMENTS).command(Each("everything", [(None, None, n) + (None,) * 7 for n in numbers]))]
+    assert command.params is not None
+    read = Transformer(adapters).get_loader(1016, pq.Format.BINARY).load(bytes(command.params[2]))
+    assert read == numbers
