@@ -20,7 +20,7 @@ from tenure.connectors import provider as providers_module
 from tenure.connectors.provider import Provider, check_provider
 from tenure.connectors.wire import json_value
 from tenure.errors import Invalid
-from tenure.handler import HANDLER_TIMEOUT, Handler, Kind, Registry, declare
+from tenure.kinds import HANDLER_TIMEOUT, Handler, Kind, Registry, declare
 from tenure.procedures.enqueue import Created, create
 from tenure.rules.creation import NewJob, check_text, new_job
 from tenure.rules.envelope import ExecutionInput, GovernanceInput

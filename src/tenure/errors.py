@@ -2,7 +2,8 @@
 Every error of the package, grouped by what the caller should do next.
 
 Each class has a stable `code`; an instance may carry a narrower one. Errors carry ids and typed reasons, never
-payloads, requests, receipts or connection strings: they end up in logs. `docs/reference/errors.md` is made from this file.
+payloads, requests, receipts or connection strings: they end up in logs. `docs/reference/errors.md` is made from this
+file.
 """
 
 from __future__ import annotations

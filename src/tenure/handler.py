@@ -1,5 +1,5 @@
 """
-What user code sees: how a handler is declared, and the context it works with.
+What user code sees: the context a handler works with, and how an attempt ends.
 
 A handler is a function of a context and a payload. `async def` handlers get an `AsyncContext` and run on the worker's
 loop; plain ones get a `Context` and run in threads. Both contexts do the same things with the same flows; what differs
@@ -9,27 +9,21 @@ is who waits. What must stop a handler is a `Stop`, a BaseException, so that `ex
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import logging
 import time
-import typing
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, to_jsonable_python
-
 from tenure.errors import (
     CancelRequested,
     EffectFailed,
     EffectRejected,
     IllegalMove,
-    Invalid,
     LeaseLost,
     Permanent,
     Refused,
@@ -40,226 +34,27 @@ from tenure.errors import (
 )
 from tenure.flows.drive import run_flow, run_flow_async
 from tenure.flows.effect import Performed, perform
+from tenure.kinds import AwaitingContext, BlockingContext, Kind
 from tenure.procedures import hold
 from tenure.procedures.publish import close_publish, find_publish, open_publish
 from tenure.rules import moves
-from tenure.rules.creation import check_text
 from tenure.rules.digest import request_digest
 from tenure.rules.dispatch import Begun, evidence_of
 from tenure.rules.effect import Effect, EffectState
-from tenure.rules.envelope import EXECUTION_KEY, GOVERNANCE_KEY, ExecutionIdentity, read_execution_identity
-from tenure.rules.job import DEFAULT_OPTIONS, Change, Job, Options, open_boundary
+from tenure.rules.envelope import ExecutionIdentity, read_execution_identity
+from tenure.rules.job import Change, Job, open_boundary
 from tenure.rules.lease import Lease, trusted_for
 from tenure.rules.outcome import Accepted, Declined, Evidence, FailedBeforeDispatch, Outcome, Terms, Unknown
-from tenure.rules.payload import clean_text, encode
+from tenure.rules.payload import clean_text
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Store, Transaction
 from tenure.stores.runner import guard, refuse_inside
 from tenure.yields import new_id
 
-Handler = Callable[..., Any]
-
-HANDLER_TIMEOUT = timedelta(hours=1)
 # The write of an outcome is shielded from the handler's cancellation and has this long, in seconds.
 OUTCOME_PATIENCE = 10.0
 PUBLISH_SHARE = 3
 
 LEASE_LOST, CANCELLED, TIMED_OUT, SHUTDOWN = "LEASE_LOST", "CANCELLED", "TIMED_OUT", "SHUTDOWN"
-
-
-# --- declaring a handler ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
-class Kind:
-    """
-    A registered handler and what its jobs are created with.
-
-    Attributes:
-        timeout: How long the handler may run; None only where it was written out.
-        progress_timeout: Without a call of `ctx.progress` for this long the attempt is timed out.
-    """
-
-    name: str
-    version: int
-    function: Handler
-    payload: TypeAdapter[Any]
-    result: TypeAdapter[Any] | None
-    is_async: bool
-    queue: str = "default"
-    priority: int = 0
-    max_attempts: int = 3
-    backoff_base: timedelta = timedelta(seconds=30)
-    lease_duration: timedelta = timedelta(seconds=60)
-    timeout: timedelta | None = HANDLER_TIMEOUT
-    progress_timeout: timedelta | None = None
-    on_reconciled: str | None = None
-    on_declined: str = "failed"
-    options: Options = DEFAULT_OPTIONS
-
-    def encode(self, payload: Any) -> dict[str, Any]:
-        """
-        Check a payload against the handler's model and turn it into a JSON object.
-
-        Raises:
-            Invalid: PAYLOAD_INVALID with the fields that are wrong, never their values.
-        """
-        try:
-            document = self.payload.dump_python(self.payload.validate_python(payload), mode="json", warnings="error")
-        except ValidationError as problem:
-            raise Invalid(f"payload of kind {self.name!r}: {_fields(problem)}", code="PAYLOAD_INVALID") from None
-        except (PydanticSerializationError, UnicodeDecodeError) as problem:
-            raise Invalid(
-                f"payload of kind {self.name!r} cannot be written as JSON ({type(problem).__name__})",
-                code="PAYLOAD_INVALID",
-            ) from None
-        if not isinstance(document, dict):
-            raise Invalid(f"payload of kind {self.name!r} must be a JSON object", code="PAYLOAD_INVALID")
-        return document
-
-    def decode(self, payload: Mapping[str, Any]) -> Any:
-        """Build what the handler gets from a stored payload; raises Invalid like `encode`."""
-        plain = {key: value for key, value in payload.items() if key not in {EXECUTION_KEY, GOVERNANCE_KEY}}
-        try:
-            return self.payload.validate_json(encode(plain))
-        except ValidationError as problem:
-            raise Invalid(f"payload of kind {self.name!r}: {_fields(problem)}", code="PAYLOAD_INVALID") from None
-
-    def jsonable(self, result: Any) -> Any:
-        """Turn a handler's result into a JSON value where its types allow; others are left for the store to refuse."""
-        try:
-            if self.result is not None:
-                return self.result.dump_python(result, mode="json", warnings="none")
-            return to_jsonable_python(result, inf_nan_mode="constants")
-        except (PydanticSerializationError, UnicodeDecodeError, ValueError, TypeError, RecursionError):
-            return result
-
-
-def _fields(problem: ValidationError) -> str:
-    # Locations and types only: messages and inputs may hold what the caller sent.
-    parts = [
-        f"{'.'.join(str(step) for step in error['loc']) or 'payload'} ({error['type']})"
-        for error in problem.errors(include_url=False, include_context=False, include_input=False)
-    ]
-    return "; ".join(parts[:10])
-
-
-def declare(
-    name: str,
-    function: Handler,
-    *,
-    version: int = 1,
-    retry_timeouts: bool = False,
-    recovery_window: timedelta | None = None,
-    escalate_after: timedelta = DEFAULT_OPTIONS.escalate_after,
-    providers: Sequence[str] = (),
-    **fields: Any,
-) -> Kind:
-    """
-    Check a handler's signature and make its kind.
-
-    Raises:
-        Invalid: HANDLER_SIGNATURE; the text shows the right one.
-    """
-    check_text("kind", name)
-    function_name = getattr(function, "__qualname__", repr(function))
-    is_async = inspect.iscoroutinefunction(function)
-    shape = f"{'async ' if is_async else ''}def {getattr(function, '__name__', 'handler')}(ctx, payload)"
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    plain = [p for p in parameters if p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD} and p.default is p.empty]
-    if not callable(function) or len(plain) != 2 or len(parameters) != 2:
-        raise Invalid(
-            f"handler {function_name} of kind {name!r} must take a context and a payload: {shape}",
-            code="HANDLER_SIGNATURE",
-        )
-    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-        raise Invalid(
-            f"handler {function_name} of kind {name!r} must return, not yield: {shape}", code="HANDLER_SIGNATURE"
-        )
-    hints = _hints(function, name)
-    wanted = AsyncContext if is_async else Context
-    given = hints.get(plain[0].name)
-    if isinstance(given, type) and issubclass(given, _Shared) and not issubclass(given, wanted):
-        raise Invalid(
-            f"handler {function_name} of kind {name!r} is {'async' if is_async else 'a plain function'} and gets a "
-            f"{wanted.__name__}, not a {given.__name__}",
-            code="HANDLER_SIGNATURE",
-        )
-    result = hints.get("return", Any)
-    return Kind(
-        name=name,
-        version=version,
-        function=function,
-        payload=TypeAdapter(hints.get(plain[1].name, dict[str, Any])),
-        result=None if result in {Any, type(None)} else TypeAdapter(result),
-        is_async=is_async,
-        options=Options(
-            retry_timeouts=retry_timeouts,
-            recovery_window=recovery_window,
-            escalate_after=escalate_after,
-            providers=tuple(providers),
-        ),
-        **fields,
-    )
-
-
-def _hints(function: Handler, name: str) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as problem:
-        raise Invalid(
-            f"the annotations of kind {name!r} cannot be read ({problem}); define its payload's class before the "
-            f"handler, at the top of a module",
-            code="HANDLER_SIGNATURE",
-        ) from None
-
-
-class Registry:
-    """The kinds an app knows: a dict built by registration; nothing is ever looked up by a name found in data."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[str, Kind] = {}
-        self._by_function: dict[Handler, Kind] = {}
-
-    def add(self, kind: Kind) -> None:
-        """Register a kind; a name stands for one handler."""
-        if kind.name in self._kinds:
-            raise Invalid(
-                f"kind {kind.name!r} is registered already, by {self._kinds[kind.name].function.__qualname__}; "
-                f"a kind has one handler",
-                code="KIND_TAKEN",
-            )
-        self._kinds[kind.name] = kind
-        self._by_function[kind.function] = kind
-
-    def get(self, name: str) -> Kind | None:
-        """Give a kind by its name."""
-        return self._kinds.get(name)
-
-    def find(self, handler: Handler | str) -> Kind:
-        """
-        Give a kind by its handler or its name.
-
-        Raises:
-            Invalid: UNKNOWN_KIND, with the known ones.
-        """
-        found = self._kinds.get(handler) if isinstance(handler, str) else self._by_function.get(handler)
-        if found is None:
-            asked = handler if isinstance(handler, str) else getattr(handler, "__qualname__", repr(handler))
-            known = ", ".join(sorted(self._kinds)) or "none yet"
-            raise Invalid(
-                f"{asked!r} is no kind of this app; decorate its handler with @app.job(...). Known: {known}",
-                code="UNKNOWN_KIND",
-            )
-        return found
-
-    def __iter__(self) -> Iterator[Kind]:
-        return iter(self._kinds.values())
-
-    def __len__(self) -> int:
-        return len(self._kinds)
 
 
 # --- one attempt ------------------------------------------------------------------------------------------------------
@@ -450,7 +245,7 @@ def _receipt(name: str, job: Job, performed: Performed) -> Any:
             )
 
 
-class AsyncContext(_Shared):
+class AsyncContext(_Shared, AwaitingContext):
     """What an `async def` handler works with."""
 
     async def effect(
@@ -542,7 +337,7 @@ class AsyncContext(_Shared):
                 raise
 
 
-class Context(_Shared):
+class Context(_Shared, BlockingContext):
     """What a plain `def` handler works with, in a thread of its own."""
 
     def effect(

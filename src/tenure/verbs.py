@@ -279,7 +279,7 @@ def complete_job(scope: Scope, lease: Lease, *, result: Any = None) -> Procedure
         Uncertain: A named effect is open; the job is indeterminate now.
         CancelRequested: A cancellation is pending and nothing was dispatched.
     """
-    return _held(hold.hold_one(hold.completing(lease, result), tenant=scope.tenant))
+    return hold.hold_one(hold.completing(lease, result), tenant=scope.tenant)
 
 
 def fail_job(
@@ -301,22 +301,22 @@ def fail_job(
         The job: queued, failed, dead_letter, cancelled, or indeterminate where a boundary is open.
     """
     ask = hold.failing(lease, code, message, retryable=retryable, retry_after=retry_after)
-    return _held(hold.hold_one(ask, tenant=scope.tenant))
+    return hold.hold_one(ask, tenant=scope.tenant)
 
 
 def mark_indeterminate(scope: Scope, lease: Lease, *, code: str, message: str) -> Procedure[Job]:
     """End an attempt because nobody knows what happened; only reconciliation moves the job on."""
-    return _held(hold.hold_one(hold.marking(moves.mark_indeterminate, lease, code, message), tenant=scope.tenant))
+    return hold.hold_one(hold.marking(moves.mark_indeterminate, lease, code, message), tenant=scope.tenant)
 
 
 def mark_halt_unsafe(scope: Scope, lease: Lease, *, code: str, message: str) -> Procedure[Job]:
     """End a job for good: nothing may ever move it again."""
-    return _held(hold.hold_one(hold.marking(moves.mark_halt_unsafe, lease, code, message), tenant=scope.tenant))
+    return hold.hold_one(hold.marking(moves.mark_halt_unsafe, lease, code, message), tenant=scope.tenant)
 
 
 def mark_timed_out(scope: Scope, lease: Lease, *, code: str, message: str) -> Procedure[Job]:
     """End an attempt because it ran out of time; only a person's evidence moves the job on."""
-    return _held(hold.hold_one(hold.marking(moves.mark_timed_out, lease, code, message), tenant=scope.tenant))
+    return hold.hold_one(hold.marking(moves.mark_timed_out, lease, code, message), tenant=scope.tenant)
 
 
 def release_job(scope: Scope, lease: Lease, *, reason: str) -> Procedure[Job]:
@@ -326,17 +326,12 @@ def release_job(scope: Scope, lease: Lease, *, reason: str) -> Procedure[Job]:
     Raises:
         Uncertain: A boundary is open.
     """
-    return _held(hold.hold_one(hold.releasing(lease, reason), tenant=scope.tenant))
+    return hold.hold_one(hold.releasing(lease, reason), tenant=scope.tenant)
 
 
 def acknowledge_cancellation(scope: Scope, lease: Lease) -> Procedure[Job]:
     """Stop because a cancellation was requested; effects stay as they are."""
-    return _held(hold.hold_one(hold.acknowledging(lease), tenant=scope.tenant))
-
-
-def _held(asked: Procedure[Any]) -> Procedure[Job]:
-    # A committed refusal never reaches the caller as a value: the store raises it after the commit.
-    return asked
+    return hold.hold_one(hold.acknowledging(lease), tenant=scope.tenant)
 
 
 # --- effects ----------------------------------------------------------------------------------------------------------

@@ -153,8 +153,8 @@ def procedure(script: Any = None, /, *, reads: bool = False, urgent: bool = Fals
     """
     Turn a generator function into one that returns a `Procedure`.
 
-    A parameter named `command` is filled in when the value is made, so that every run of the same value carries the same
-    identity: a store that lost the reply to a commit runs it again, and it answers itself.
+    A parameter named `command` is filled in when the value is made, so that every run of the same value carries the
+    same identity: a store that lost the reply to a commit runs it again, and it answers itself.
     """
 
     def wrap(function: Callable[P, Script[T]]) -> Callable[P, Procedure[T]]:

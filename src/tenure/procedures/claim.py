@@ -15,17 +15,8 @@ from typing import Any
 from uuid import UUID
 
 from tenure.errors import Conflict, Invalid
-from tenure.procedures.rows import (
-    Placed,
-    identity,
-    lock,
-    placed,
-    read,
-    save,
-    span,
-    with_effects,
-)
-from tenure.procedures.rows import effect_of as _effect_of
+from tenure.procedures.records import Placed, effect_of, identity, placed, span, with_effects
+from tenure.procedures.rows import lock, read, save
 from tenure.rules import moves
 from tenure.rules.creation import check_text
 from tenure.rules.effect import Effect
@@ -223,7 +214,7 @@ def _take(
 def _by_job(rows: Rows) -> dict[UUID, list[Effect]]:
     found: dict[UUID, list[Effect]] = {}
     for row in rows:
-        job_id, effect = _effect_of(row)
+        job_id, effect = effect_of(row)
         found.setdefault(job_id, []).append(effect)
     return found
 

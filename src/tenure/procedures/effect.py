@@ -7,7 +7,8 @@ from datetime import timedelta
 from uuid import UUID
 
 from tenure.errors import Conflict, LeaseLost, NotFound
-from tenure.procedures.rows import Placed, evidence_of, fetch, identity, in_scope, lock, repeated, save
+from tenure.procedures.records import Placed, evidence_of, identity
+from tenure.procedures.rows import fetch, in_scope, lock, repeated, save
 from tenure.rules import dispatch
 from tenure.rules.dispatch import Begun
 from tenure.rules.effect import Effect

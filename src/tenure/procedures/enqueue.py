@@ -7,17 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tenure.errors import Conflict, Unavailable
-from tenure.procedures.rows import (
-    Placed,
-    identity,
-    insert_place,
-    instant,
-    micros,
-    options_text,
-    place_of,
-    read,
-    span,
-)
+from tenure.procedures.records import Placed, identity, instant, micros, options_text, span
+from tenure.procedures.rows import insert_place, place_of, read
 from tenure.rules.authority import Authority
 from tenure.rules.creation import NewJob
 from tenure.rules.digest import operation_digest

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from tenure.errors import CancelRequested, LeaseLost, TenureError
-from tenure.procedures.rows import Placed, fetch, identity, in_scope, lock, placed, read, repeated, save
+from tenure.procedures.records import Placed, identity, placed
+from tenure.procedures.rows import fetch, in_scope, lock, read, repeated, save
 from tenure.rules import moves
 from tenure.rules.creation import check_text
 from tenure.rules.job import Change, Job

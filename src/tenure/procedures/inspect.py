@@ -7,7 +7,8 @@ from dataclasses import replace
 from uuid import UUID
 
 from tenure.errors import Invalid
-from tenure.procedures.rows import Placed, effect_of, event_of, evidence_of, identity, in_scope, instant, placed, read
+from tenure.procedures.records import Placed, effect_of, event_of, evidence_of, identity, instant, placed
+from tenure.procedures.rows import in_scope, read
 from tenure.rules.effect import MARK, Effect, StoredEvidence
 from tenure.rules.event import Event
 from tenure.rules.job import Job

@@ -8,7 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from tenure.errors import Invalid
-from tenure.procedures.rows import event_row, fetch, repeated, save
+from tenure.procedures.records import event_row
+from tenure.procedures.rows import fetch, repeated, save
 from tenure.rules import moves, reconcile
 from tenure.rules.creation import check_text
 from tenure.rules.event import Event, appendable

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tenure.errors import Invalid
-from tenure.procedures.rows import Placed, evidence_of, fetch, identity, in_scope, lock, place_of, repeated, save
+from tenure.procedures.records import Placed, evidence_of, identity
+from tenure.procedures.rows import fetch, in_scope, lock, place_of, repeated, save
 from tenure.rules import moves, reconcile
 from tenure.rules.creation import check_text
 from tenure.rules.effect import Effect

@@ -27,7 +27,7 @@ from tenure.rules.envelope import (
 )
 from tenure.rules.job import DEFAULT_OPTIONS, Options
 from tenure.rules.lease import check_duration
-from tenure.rules.payload import PAYLOAD_BYTES_MAX, check_payload, encode
+from tenure.rules.payload import check_payload, decode, encode
 
 TEXT_MAX = 200
 PRIORITY_MAX = 32_767
@@ -135,12 +135,6 @@ def new_job(
             governance, organization=organization, project=project, job_id=job_id, tenant=owner
         )
     text = encode(whole)
-    size = len(text.encode())
-    if size > PAYLOAD_BYTES_MAX:
-        raise Invalid(
-            f"the payload has {size} bytes, the limit is {PAYLOAD_BYTES_MAX}; store it elsewhere and pass a reference",
-            code="PAYLOAD_TOO_LARGE",
-        )
     return NewJob(
         job_id=job_id,
         tenant=owner,
@@ -149,7 +143,8 @@ def new_job(
         idempotency_key=idempotency_key,
         kind=kind,
         kind_version=kind_version,
-        payload=whole,
+        # What is stored, not what the caller may still change.
+        payload=decode(text),
         payload_text=text,
         payload_digest=payload_digest(kind, payload),
         subject=subject,

@@ -18,7 +18,7 @@ from tenure.rules.effect import MARK, Effect, EffectState, SettledBy, operation_
 from tenure.rules.event import EventName
 from tenure.rules.job import Change, Job, find_effect, illegal, move, note, open_boundary, open_named
 from tenure.rules.lease import Lease, check_fence, live
-from tenure.rules.payload import RESULT_BYTES_MAX, check_json, clean_text, encode
+from tenure.rules.payload import RESULT_BYTES_MAX, clean_text, encode
 from tenure.rules.retry import backoff, jitter, window_ended
 from tenure.rules.status import LIVE, Status
 
@@ -389,12 +389,9 @@ def check_error(code: str, message: str) -> tuple[str, str]:
 
 def _unstorable(result: Any) -> str | None:
     try:
-        check_json(result)
-        size = len(encode(result).encode())
+        encode(result, max_bytes=RESULT_BYTES_MAX)
     except TenureError as problem:
         return str(problem)
-    if size > RESULT_BYTES_MAX:
-        return f"it has {size} bytes, the limit is {RESULT_BYTES_MAX}; store it elsewhere and return a reference"
     return None
 
 
