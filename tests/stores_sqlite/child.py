@@ -12,7 +12,6 @@ import threading
 import time
 
 from tenure.errors import TenureError, Unavailable
-from tenure.stores.sqlite import schema
 from tenure.stores.sqlite.store import SqliteStore
 from tenure.yields import Each, Script, procedure
 from tests.stores_sqlite.support import Background, wait_for_line
@@ -60,12 +59,17 @@ def failing_disk(url: str, mode: str) -> None:
     store.close()
 
 
+def _meet(store: SqliteStore, who: str) -> None:
+    """Let all four processes begin together, however slowly some of them were started."""
+    store.run(put(f"{who}-start"))
+    while len([key for key in store.run(keys_aside()) if key.endswith("-start")]) < 4:
+        pass
+
+
 def put_in_turn(url: str, who: str, number: str) -> None:
     """Many small procedures of one blocking caller; says the longest wait in seconds."""
     store = toy_store(url)
-    store.run(count_aside())
-    say("ready")
-    wait()
+    _meet(store, who)
     longest = 0.0
     for one in range(int(number)):
         began = time.monotonic()
@@ -89,9 +93,8 @@ def put_together(url: str, who: str, number: str) -> None:
                     await store.run(put(f"{who}-{one}", who=who))
                     longest = max(longest, time.monotonic() - began)
 
-            await store.run(count_aside())
-            say("ready")
-            await asyncio.get_running_loop().run_in_executor(None, wait)
+            with store.blocking() as blocking:
+                _meet(blocking, who)
             await asyncio.gather(*[lane(range(start, int(number), 20)) for start in range(20)])
         say(longest)
 
@@ -106,10 +109,27 @@ def migrate(url: str) -> None:
     store.close()
 
 
-def killed_migration(url: str, at: str) -> None:
-    """Migrate, and be killed before the statement of this number."""
-    left = int(at)
+def killed_migrations(folder: str) -> None:
+    """Migrate again and again, killed before the first statement, before the second, until none is left."""
+    number = 0
+    while True:
+        url = f"sqlite:///{folder}/killed_{number}.db"
+        pid = os.fork()
+        if pid == 0:
+            _migrate_until(url, number)
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code != -signal.SIGKILL:
+            say("done" if code == 0 else code)
+            return
+        with toy_store(url) as store:
+            before = store.pending_migrations()
+            store.migrate()
+            say(f"killed with {before} pending, then {store.pending_migrations()} pending")
+        number += 1
 
+
+def _migrate_until(url: str, left: int) -> None:
     def trace(_statement: str) -> None:
         nonlocal left
         left -= 1
@@ -125,8 +145,7 @@ def killed_migration(url: str, at: str) -> None:
         return connection
 
     store._engine.connect = traced  # type: ignore[method-assign]
-    schema.apply(store._engine)
-    store.close()
+    store.migrate()
 
 
 def as_nobody(url: str) -> None:

@@ -73,6 +73,7 @@ def test_a_statement_without_rows_takes_many_rows_again_and_again(either: Sqlite
         ("ß: :now", "ß: :now"),
         (b"\x00\xff", b"\x00\xff"),
         (UUID(int=5), "00000000-0000-0000-0000-000000000005"),
+        (["ä", 1], '["\\u00e4", 1]'),
     ],
 )
 def test_values_are_stored_as_they_are_and_ids_as_text(memory: SqliteStore, value: object, stored: object) -> None:

@@ -57,6 +57,12 @@ async def open_async_store(
     return cast("AsyncStore", store)
 
 
+def redacted(url: str) -> str:
+    """Give a store URL for people and logs: what stands between `://` and `@` is left out."""
+    scheme, mark, rest = url.partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2].partition('?')[0]}"
+
+
 def _module(url: str) -> Any:
     scheme = str(url).partition(":")[0].lower()
     if scheme not in _KNOWN:
@@ -66,13 +72,4 @@ def _module(url: str) -> Any:
             "postgresql://HOST/DATABASE",
             code="UNKNOWN_STORE_URL",
         )
-    try:
-        return import_module(_KNOWN[scheme])
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("tenure"):
-            raise
-        raise Invalid(
-            f"a {scheme} store needs the module {error.name}, which is not installed; "
-            "install tenure with its extra, tenure[postgres]",
-            code="DRIVER_MISSING",
-        ) from error
+    return import_module(_KNOWN[scheme])

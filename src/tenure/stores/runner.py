@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from tenure.errors import IllegalMove, TenureError
+from tenure.errors import IllegalMove
 from tenure.yields import AfterCommit, Each, Procedure, Rows, Statement
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ def asked(procedure: Procedure[Any]) -> Iterator[None]:
     """Take note that a procedure was handed to a store, also where the store refuses before it runs a step of it."""
     try:
         yield
-    except TenureError:
+    except Exception:
         # A fresh run that is closed at once: a procedure that was refused is not one that somebody forgot to run.
         procedure.script().close()
         raise
@@ -136,7 +136,8 @@ def guard(store: Any, *, code: str = "INSIDE_PUBLISH", text: str = _PUBLISH_TEXT
     Refuse `run` and `transaction` of this store in the block's thread or task, and in tasks that it starts.
 
     Args:
-        store: The store whose verbs are refused; another object on the same database counts as the same store.
+        store: The store whose verbs are refused. Another object on the same database counts as the same store: one
+            with the same dialect and URL, or with the same object as its `database`.
         code: The code of the IllegalMove raised.
         text: Its message.
     """
@@ -163,7 +164,7 @@ def refuse_inside(store: Any, *, only: str | None = None) -> None:
 
 
 def _same_database(one: Any, other: Any) -> bool:
-    if one is other:
+    if one is other or getattr(one, "database", one) is getattr(other, "database", other):
         return True
     # Every in-memory database is its own, whatever its URL says.
     here = (getattr(one, "dialect", None), getattr(one, "url", None))

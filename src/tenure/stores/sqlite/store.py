@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tenure.errors import Invalid
+from tenure.errors import IllegalMove, Invalid
 from tenure.stores import migrate
 from tenure.stores.contract import Clock
 from tenure.stores.migrate import Migration
@@ -21,6 +21,7 @@ from tenure.stores.sqlite import bell, schema
 from tenure.stores.sqlite.clock import HostClock, ReplacedClock
 from tenure.stores.sqlite.connect import check_library, read_url
 from tenure.stores.sqlite.engine import Engine
+from tenure.stores.sqlite.failures import closed
 from tenure.stores.sqlite.join import AsyncJoined, Joined
 from tenure.stores.sqlite.turn import Turn
 from tenure.stores.statements import Named, load
@@ -61,22 +62,27 @@ class _Face:
             migrate.load(_PACKAGE) if migrations is None else migrations,
             HostClock() if clock is None else ReplacedClock(clock),
         )
-        self._engine.faces += 1
+        self._engine.use()
         self._closed = False
+        # Two faces of one engine are one store to the guard of a publish.
+        self.database = self._engine
         self._bell = place.path or f"memory {id(self._engine)}"
 
     def _leave(self) -> None:
-        """Close the engine when nobody else uses it."""
-        if self._closed:
-            return
-        if self._engine.faces == 1:
-            self._engine.close()
-        self._engine.faces -= 1
-        self._closed = True
+        """End this face, and the engine with the last one."""
+        with self._engine.lock:
+            if self._closed:
+                return
+            self._closed = True
+        try:
+            self._engine.leave()
+        except IllegalMove:
+            self._closed = False
+            raise
 
     def _check_used(self) -> None:
         if self._closed:
-            raise Invalid("this store is closed; open it again with tenure.open_store", code="STORE_CLOSED")
+            raise closed()
 
     def migration_sql(self) -> str:
         """See `contract.Store.migration_sql`."""
@@ -139,6 +145,7 @@ class SqliteStore(_Face):
 
     def join(self, connection: Any) -> Joined:
         """See `contract.Store.join`."""
+        self._check_used()
         return Joined(self._engine, connection)
 
     def migrate(self, *, test_clock: bool = False) -> list[str]:  # noqa: ARG002 - this clock can always be replaced
@@ -280,6 +287,7 @@ class AsyncSqliteStore(_Face):
 
     def join(self, connection: Any) -> AsyncJoined:
         """See `contract.AsyncStore.join`."""
+        self._check_used()
         return AsyncJoined(self._engine, connection)
 
     def migrate(self, *, test_clock: bool = False) -> Awaitable[list[str]]:  # noqa: ARG002 - see SqliteStore
