@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib.util
 import inspect
 import re
 import sys
@@ -20,7 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from typer.main import get_command
+
 from tenure import errors
+from tenure.faces.cli import main
 from tenure.rules.effect import EFFECT_MOVES, OPEN, EffectState
 from tenure.rules.event import APPENDABLE, STATUS_AFTER, EventName
 from tenure.rules.status import EXCEPTIONS, LIVE, TERMINAL, TRANSITIONS, Phase, Status
@@ -298,10 +300,16 @@ def events() -> str:
 
 def command_line() -> str:
     """Describe every command of the program from the program itself."""
-    main: Any = importlib.import_module("tenure.faces.cli.main")
-    typer: Any = importlib.import_module("typer.main")
-    lines = ["# The command line", "", MADE, ""]
-    lines += _command(typer.get_command(main.app), "tenure", 2)
+    lines = [
+        "# The command line",
+        "",
+        MADE,
+        "",
+        "Every command exits with 0 when it is done, 1 when it was refused or failed, 2 when it was called wrongly.",
+        "With `--json` an error is an object whose `error` is a code from [the page of errors](errors.md).",
+        "",
+        *_command(get_command(main.app), "tenure", 2),
+    ]
     return "\n".join(lines)
 
 
@@ -309,7 +317,7 @@ def _command(command: Any, path: str, level: int) -> Iterator[str]:
     if command.hidden:
         return
     yield from (f"{'#' * level} {path}", "", *_help(command), "")
-    arguments = [(f"`{one.make_metavar_text()}`", _clean(one.help)) for one in _arguments(command)]
+    arguments = [(f"`{one.metavar or one.name.upper()}`", _clean(one.help)) for one in _arguments(command)]
     if arguments:
         yield from (table(("argument", "meaning"), arguments), "")
     options = [
@@ -341,18 +349,18 @@ def _default(option: Any) -> str:
     if option.envvar:
         names = option.envvar if isinstance(option.envvar, str) else ", ".join(option.envvar)
         return f"from `{names}`"
-    return "" if option.default in {None, False} or callable(option.default) else f"`{option.default}`"
+    # Versions of the library mark "no default" in different ways; only real values are shown.
+    value = option.default
+    return f"`{value}`" if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
 
 
 def pages() -> dict[Path, Callable[[], str]]:
     """Name every page and what writes it."""
-    made = {"states.md": states, "errors.md": error_page, "events.md": events}
-    if importlib.util.find_spec("tenure.faces.cli.main") is not None:
-        made["cli.md"] = command_line
+    made = {"states.md": states, "errors.md": error_page, "events.md": events, "cli.md": command_line}
     return {REFERENCE / name: write for name, write in made.items()}
 
 
-def main() -> int:
+def run() -> int:
     """Write the pages, or check them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is not current")
@@ -371,4 +379,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())
