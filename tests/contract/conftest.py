@@ -1,0 +1,114 @@
+"""Every test here runs four times: on SQLite and on PostgreSQL, with a blocking and with an awaiting store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from tenure.stores import open_store
+from tests.contract.bench import (
+    Bench,
+    Database,
+    LoopThread,
+    PostgresDatabase,
+    SqliteFile,
+    TestClock,
+    close_bench,
+    open_bench,
+)
+from tests.contract.build import neighbour
+from tests.contract.invariants import broken
+
+SQLITE = ["sqlite-blocking", "sqlite-awaiting"]
+POSTGRESQL = ["postgresql-blocking", "postgresql-awaiting"]
+
+
+class Benches:
+    """
+    The benches of one test process, made when first asked for.
+
+    The tests of a process share one SQLite file and one PostgreSQL database, emptied before each test.
+    """
+
+    def __init__(self, request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> None:
+        self._request = request
+        self._factory = factory
+        self._clock = TestClock()
+        self._loop: LoopThread | None = None
+        self._databases: dict[str, Database] = {}
+        self._benches: dict[str, Bench] = {}
+
+    def get(self, name: str) -> Bench:
+        dialect, _, manner = name.partition("-")
+        if name not in self._benches:
+            loop = self.loop if manner == "awaiting" else None
+            self._benches[name] = open_bench(self._database(dialect), self._clock, loop)
+        bench = self._benches[name]
+        bench.reset()
+        return bench
+
+    @property
+    def loop(self) -> LoopThread:
+        if self._loop is None:
+            self._loop = LoopThread()
+        return self._loop
+
+    def _database(self, dialect: str) -> Database:
+        if dialect not in self._databases:
+            database: Database
+            if dialect == "sqlite":
+                database = SqliteFile(self._factory.mktemp("contract") / "jobs.db")
+            else:
+                database = PostgresDatabase(self._request.getfixturevalue("postgres_databases").create())
+            with contextlib.closing(open_store(database.url)) as store:
+                store.migrate(test_clock=True)
+            database.open()
+            bench = open_bench(database, self._clock, None)
+            neighbour(bench)
+            close_bench(bench)
+            database.keep()
+            self._databases[dialect] = database
+        return self._databases[dialect]
+
+    def close(self) -> None:
+        for bench in self._benches.values():
+            close_bench(bench)
+        for database in self._databases.values():
+            database.close()
+        if self._loop is not None:
+            self._loop.close()
+
+
+@pytest.fixture(scope="session")
+def benches(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Benches]:
+    made = Benches(request, tmp_path_factory)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _checked(benches: Benches, name: str) -> Iterator[Bench]:
+    bench = benches.get(name)
+    yield bench
+    assert broken(bench.dump(), bench.baseline) == []
+
+
+@pytest.fixture(params=SQLITE + POSTGRESQL)
+def bench(request: pytest.FixtureRequest, benches: Benches) -> Iterator[Bench]:
+    """Give an empty bench; the invariants are checked when the test is over."""
+    yield from _checked(benches, request.param)
+
+
+@pytest.fixture(params=SQLITE)
+def sqlite_bench(request: pytest.FixtureRequest, benches: Benches) -> Iterator[Bench]:
+    """Give a bench for what only SQLite has."""
+    yield from _checked(benches, request.param)
+
+
+@pytest.fixture(params=POSTGRESQL)
+def postgres_bench(request: pytest.FixtureRequest, benches: Benches) -> Iterator[Bench]:
+    """Give a bench for what only PostgreSQL has."""
+    yield from _checked(benches, request.param)
