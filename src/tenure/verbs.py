@@ -36,8 +36,7 @@ from tenure.rules.reconcile import Verdict
 from tenure.rules.status import Phase, Status
 from tenure.yields import Flow, Procedure, Script, new_id, procedure
 
-EFFECT_TIMEOUT = timedelta(seconds=30)
-SWEEP_MAX = 500
+EFFECT_TIMEOUT, SWEEP_MAX = timedelta(seconds=30), 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -560,8 +559,6 @@ def _candidates(organization: str, project: str, tenant: str, limit: int) -> Scr
     ids = yield from reconcile.find_candidates(organization, project, tenant, limit)
     return (yield from reading.get_jobs(ids, tenant=tenant))
 
-
-# --- flows ------------------------------------------------------------------------------------------------------------
 
 Lookup = Callable[[str, Job], "Evidence | Awaitable[Evidence]"]
 

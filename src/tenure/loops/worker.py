@@ -174,7 +174,7 @@ class Worker:
         providers = self.app.providers
         self._runtime = Runtime(self._store, self._blocking, providers, self._journal, self._wait_for)
         self._sweeper = Sweeper(self._store, providers.by_name, lookup=self._lookup, tenant=self._tenant)
-        await self._store.run(announce(self.worker_id, list(self._kinds), ANNOUNCED_FOR))
+        await self._announce()
         supervise = self._supervisor
         self._outcomes = Outcomes(self._store, supervise.pulse("outcomes", timedelta(seconds=1)), self._written)
         supervise.follow(supervise.pulses["outcomes"], self._outcomes.step)
@@ -431,12 +431,17 @@ class Worker:
     async def _tend(self) -> None:
         moved = await self._store.run(recover()) + await self._store.run(promote())
         if not self._draining:
-            await self._store.run(announce(self.worker_id, list(self._kinds), ANNOUNCED_FOR))
+            if time.monotonic() - self._announced > ANNOUNCED_FOR.total_seconds() / 3:
+                await self._announce()
             moved += await self._store.run(park())
         if random.random() < 0.001:  # noqa: S311 - about every quarter of an hour
             await self._store.run(forget_claims(CLAIM_IDS_KEPT))
         if moved:
             self._wake.set()
+
+    async def _announce(self) -> None:
+        self._announced = time.monotonic()
+        await self._store.run(announce(self.worker_id, list(self._kinds), ANNOUNCED_FOR))
 
     async def _hand_in(self) -> None:
         journal = self._journal
@@ -450,6 +455,7 @@ class Worker:
         self._problems = tuple(
             [f"receipt {one.sequence} in {one.path.name} was refused: {one.code}" for one in report.refused]
             + [f"journal file {one.path.name} cannot be read: {one.code}" for one in report.torn_files]
+            + ([f"{journal.faults} appends to the journal failed"] if journal.faults else [])
         )
         if report.stopped is not None:
             raise Unavailable("the journal's receipts could not be handed in", code=report.stopped)

@@ -27,6 +27,7 @@ from tenure.yields import FRESH, Command, Each, Row, Rows, Script, Statement, ne
 LIMIT_MAX = 1_000
 RECOVER_MAX = 100
 PROMOTE_MAX = 1_000
+PARK_FRONT = 500
 # A row that committed late has an earlier time than rows already claimed; look this far behind the cursor.
 CURSOR_SLACK = timedelta(seconds=1)
 
@@ -289,10 +290,11 @@ def park(limit: int = PROMOTE_MAX) -> Script[int]:
 
     Returns: How many moved. Locks: the rows moved, skipping locked ones. Writes: ready, resting.
     """
-    away, back = yield [
-        Statement("ready_unclaimable", {"limit": limit}),
-        Statement("resting_claimable", {"limit": limit}),
-    ]
+    fronts, back = yield [Statement("queue_fronts"), Statement("resting_claimable", {"limit": limit})]
+    away: Rows = []
+    for queue, _, _ in fronts:
+        # Only what stands in the way of a claim: a row deeper in the queue costs nothing until it comes to the front.
+        away += yield Statement("ready_unclaimable", {"queue": queue, "limit": PARK_FRONT})
     parked = [
         (row[0], row[1], "queued", row[-1], *row[2:7], row[7], *row[8:12], None, None, *row[12:14], None)
         for row in away

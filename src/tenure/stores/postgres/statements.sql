@@ -407,30 +407,39 @@ ON CONFLICT (worker_id) DO UPDATE SET kinds = excluded.kinds, expires_at = exclu
 -- writes announcement
 DELETE FROM tenure.announcement WHERE worker_id = %(worker_id)b OR expires_at <= tenure.now_us();
 
--- name: ready_unclaimable(limit) once
--- locks ready rows that no live worker knows or that are held, skipping locked ones
-SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.lane, r.priority, r.run_at, r.generation, r.attempt, r.attempts_max, r.epoch, r.error_code, r.error_message,
-    CASE WHEN EXISTS (
-        SELECT FROM tenure.announcement n WHERE n.expires_at > tenure.now_us() AND r.kind = ANY(n.kinds)
-    ) THEN 'held' ELSE 'unannounced' END
-FROM tenure.ready r
-WHERE NOT EXISTS (
-    SELECT FROM tenure.announcement n WHERE n.expires_at > tenure.now_us() AND r.kind = ANY(n.kinds)
+-- name: ready_unclaimable(queue, limit) once
+-- locks, of the rows at the front of a queue, those that no live worker knows or that are held, skipping locked ones
+WITH front AS MATERIALIZED (
+    SELECT job_id, tenant, kind, epoch FROM tenure.ready
+    WHERE queue = %(queue)b AND lane = ''
+    ORDER BY priority DESC, run_at, job_id
+    LIMIT %(limit)b
+),
+judged AS MATERIALIZED (
+    SELECT f.job_id, EXISTS (
+        SELECT FROM tenure.announcement n WHERE n.expires_at > tenure.now_us() AND f.kind = ANY(n.kinds)
+    ) AS known, EXISTS (
+        SELECT FROM tenure.authority a WHERE a.tenant = f.tenant AND a.epoch = f.epoch AND NOT a.frozen
+    ) AS admitted
+    FROM front f
 )
-OR NOT EXISTS (
-    SELECT FROM tenure.authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND NOT a.frozen
-)
-LIMIT %(limit)b
+SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.lane, r.priority, r.run_at, r.generation, r.attempt,
+    r.attempts_max, r.epoch, r.error_code, r.error_message,
+    CASE WHEN j.known THEN 'held' ELSE 'unannounced' END
+FROM judged j
+JOIN tenure.ready r ON r.job_id = j.job_id
+WHERE NOT (j.known AND j.admitted)
 FOR UPDATE OF r SKIP LOCKED;
 
 -- name: resting_claimable(limit) once
 -- locks parked rows that a live worker knows and that are not held, skipping locked ones
-SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.lane, r.priority, r.run_at, r.generation, r.attempt, r.attempts_max, r.epoch, r.error_code, r.error_message
+SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.lane, r.priority, r.run_at, r.generation, r.attempt,
+    r.attempts_max, r.epoch, r.error_code, r.error_message
 FROM tenure.resting r
 WHERE r.status = 'queued'
-AND EXISTS (
-    SELECT FROM tenure.announcement n WHERE n.expires_at > tenure.now_us() AND r.kind = ANY(n.kinds)
-)
+AND r.kind = ANY(ARRAY(
+    SELECT unnest(n.kinds) FROM tenure.announcement n WHERE n.expires_at > tenure.now_us()
+))
 AND EXISTS (
     SELECT FROM tenure.authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND NOT a.frozen
 )

@@ -281,29 +281,31 @@ ON CONFLICT (worker_id) DO UPDATE SET kinds = excluded.kinds, expires_at = exclu
 -- writes announcement
 DELETE FROM tenure_announcement WHERE worker_id = :worker_id OR expires_at <= :now;
 
--- name: ready_unclaimable(limit) once
--- locks ready rows that no live worker knows or that are held, skipping locked ones
-SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.lane, r.priority, r.run_at, r.generation, r.attempt, r.attempts_max, r.epoch, r.error_code, r.error_message,
-    CASE WHEN EXISTS (
-        SELECT 1 FROM tenure_announcement n, json_each(n.kinds) k WHERE n.expires_at > :now AND k.value = r.kind
-    ) THEN 'held' ELSE 'unannounced' END
-FROM tenure_ready r
-WHERE NOT EXISTS (
-    SELECT 1 FROM tenure_announcement n, json_each(n.kinds) k WHERE n.expires_at > :now AND k.value = r.kind
-)
+-- name: ready_unclaimable(queue, limit) once
+-- locks, of the rows at the front of a queue, those that no live worker knows or that are held, skipping locked ones
+SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.lane, r.priority, r.run_at, r.generation, r.attempt,
+    r.attempts_max, r.epoch, r.error_code, r.error_message,
+    CASE WHEN r.known THEN 'held' ELSE 'unannounced' END
+FROM (
+    SELECT f.*, EXISTS (
+        SELECT 1 FROM tenure_announcement n, json_each(n.kinds) k WHERE n.expires_at > :now AND k.value = f.kind
+    ) AS known
+    FROM (
+        SELECT * FROM tenure_ready WHERE queue = :queue AND lane = '' ORDER BY priority DESC, run_at, job_id LIMIT :limit
+    ) f
+) r
+WHERE NOT r.known
 OR NOT EXISTS (
     SELECT 1 FROM tenure_authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND a.frozen = 0
-)
-LIMIT :limit;
+);
 
 -- name: resting_claimable(limit) once
 -- locks parked rows that a live worker knows and that are not held, skipping locked ones
-SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.lane, r.priority, r.run_at, r.generation, r.attempt, r.attempts_max, r.epoch, r.error_code, r.error_message
+SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.lane, r.priority, r.run_at, r.generation, r.attempt,
+    r.attempts_max, r.epoch, r.error_code, r.error_message
 FROM tenure_resting r
 WHERE r.status = 'queued'
-AND EXISTS (
-    SELECT 1 FROM tenure_announcement n, json_each(n.kinds) k WHERE n.expires_at > :now AND k.value = r.kind
-)
+AND r.kind IN (SELECT k.value FROM tenure_announcement n, json_each(n.kinds) k WHERE n.expires_at > :now)
 AND EXISTS (
     SELECT 1 FROM tenure_authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND a.frozen = 0
 )
