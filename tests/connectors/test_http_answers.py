@@ -65,11 +65,11 @@ class Answering:
 def shop() -> Iterator[Answering]:
     def behave(connection: Any, server: RawServer) -> None:
         read_request(connection, server)
-        connection.sendall(shop.answer)
+        connection.sendall(made.answer)
 
     with RawServer(behave) as server:
-        shop = Answering(server)
-        yield shop
+        made = Answering(server)
+        yield made
 
 
 def expected(status: int) -> Outcome:

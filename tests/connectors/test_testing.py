@@ -88,7 +88,12 @@ def test_no_step_of_many_threads_is_lost() -> None:
 
 
 def test_it_ends_as_scripted_and_then_succeeds() -> None:
-    script = [FailedBeforeDispatch("down", timedelta(seconds=3)), Rejected("no"), Unknown("lost"), ValueError("x")]
+    script: list[Any] = [
+        FailedBeforeDispatch("down", timedelta(seconds=3)),
+        Rejected("no"),
+        Unknown("lost"),
+        ValueError("x"),
+    ]
     fake = FakeProvider(script=script, idempotency=None)
     ends = [send(fake, key=f"k:{number}") for number in range(5)]
     assert ends[:3] == script[:3]
@@ -122,6 +127,13 @@ def test_a_key_bound_to_its_request_refuses_another_one() -> None:
     assert send(fake, {"amount": 10}) == first
     free = FakeProvider(idempotency=IdempotencyKey(timedelta(hours=1)))
     assert send(free, {"amount": 10}) == send(free, {"amount": 20})
+
+
+def test_a_request_that_no_provider_could_send_is_rejected_as_the_real_ones_do() -> None:
+    fake = FakeProvider()
+    assert isinstance(send(fake, {"tags": {"a"}}), Rejected)
+    assert fake.ledger == []
+    assert isinstance(send(fake, {"tags": ["a"]}), Succeeded)
 
 
 def test_without_keys_the_second_send_is_a_duplicate() -> None:

@@ -167,6 +167,8 @@ class SmtpProvider(Provider):
         try:
             async with asyncio.timeout(limit):
                 await client.connect()
+                step.now = "EHLO"
+                await _greet(client)
                 step.now = "STARTTLS"
                 await self._secure(client)
                 step.now = "login"
@@ -185,7 +187,6 @@ class SmtpProvider(Provider):
     async def _secure(self, client: aiosmtplib.SMTP) -> None:
         if self._use_tls or self._start_tls is False:
             return
-        await _greet(client)
         if client.supports_extension("starttls"):
             await client.starttls()
         elif self._start_tls:
@@ -197,7 +198,7 @@ class SmtpProvider(Provider):
     async def _log_in(self, client: aiosmtplib.SMTP) -> None:
         if self._username is None or self._password is None:
             return
-        await _greet(client)
+        await _greet(client)  # again: after STARTTLS nothing said before counts
         if not client.supported_auth_methods:
             raise _RefusedError(Rejected("login: the server offers no way that is known", category="authentication"))
         await client.login(self._username, self._password)

@@ -136,7 +136,10 @@ class FakeProvider(Provider):
 
     async def send(self, request: object, operation_key: str) -> Outcome:
         """End as scripted."""
-        content = json_bytes(request)
+        try:
+            content = json_bytes(request)
+        except Invalid as refusal:
+            return Rejected(f"nothing was sent: {refusal}")
         with self._lock:
             known = self._known(operation_key)
             if known and self.idempotency:
