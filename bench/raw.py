@@ -1,0 +1,207 @@
+"""
+The floor: the bare drivers writing the same rows, with no rules, no records and no checks.
+
+What is compared is what a person would write by hand for this one purpose: prepared rows, one transaction a batch.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+BATCH = 100
+
+_JOB = (
+    "job_id, tenant, organization, project, idempotency_key, kind, kind_version, queue, priority, payload, "
+    "attempts_max, backoff_us, lease_us, scheduled_at, created_at, on_declined, payload_digest, operation_digest"
+)
+_READY = "job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch"
+_LEASE = (
+    "job_id, tenant, status, worker_id, attempt_id, claim_id, expires_at, lease_us, claimed_at, run_at, generation, "
+    "attempt, attempts_max, epoch"
+)
+_OUTCOME = "job_id, tenant, status, run_at, generation, attempt, attempts_max, epoch, result, finished_at"
+_KEY = "tenant, project, idempotency_key, job_id, organization, kind, payload_digest"
+_EVENT = "job_id, tenant, name, at, generation, status, data, command_id"
+_DIGEST = "v1:" + "0" * 64
+
+
+class RawSqlite:
+    """sqlite3 alone."""
+
+    def __init__(self, path: str) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
+
+    def enqueue(self, jobs: int, each: int) -> float:
+        """Write jobs, `each` of them in one transaction; give the seconds."""
+        start = time.perf_counter()
+        for first in range(0, jobs, each):
+            self._many([_new() for _ in range(first, min(first + each, jobs))])
+        return time.perf_counter() - start
+
+    def _many(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        run = self._connection
+        run.execute("BEGIN IMMEDIATE")
+        run.executemany(_insert("tenure_job_key", _KEY), [_key_row(row) for row in rows])
+        run.executemany(_insert("tenure_job", _JOB), [_job_row(row) for row in rows])
+        run.executemany(_insert("tenure_ready", _READY), [_ready_row(row) for row in rows])
+        run.execute("COMMIT")
+
+    def drain(self) -> tuple[int, float]:
+        """Claim and complete everything that is ready, a hundred at a time."""
+        run, done, start = self._connection, 0, time.perf_counter()
+        while True:
+            run.execute("BEGIN IMMEDIATE")
+            rows = run.execute(
+                "SELECT job_id, run_at FROM tenure_ready WHERE queue = 'default' AND lane = '' "
+                "ORDER BY priority DESC, run_at, job_id LIMIT ?",
+                (BATCH,),
+            ).fetchall()
+            if not rows:
+                run.execute("COMMIT")
+                return done, time.perf_counter() - start
+            claim = str(uuid4())
+            run.executemany("DELETE FROM tenure_ready WHERE job_id = ? AND generation = 0", [(r[0],) for r in rows])
+            run.executemany(
+                _insert("tenure_lease", _LEASE), [_lease_row(r[0], r[1], claim, str(uuid4())) for r in rows]
+            )
+            run.executemany(
+                _insert("tenure_event", _EVENT), [_event_row(r[0], "claimed", "running", claim) for r in rows]
+            )
+            run.execute("COMMIT")
+            run.execute("BEGIN IMMEDIATE")
+            run.executemany("DELETE FROM tenure_lease WHERE job_id = ? AND generation = 1", [(r[0],) for r in rows])
+            run.executemany(_insert("tenure_outcome", _OUTCOME), [_outcome_row(r[0], r[1]) for r in rows])
+            run.executemany(
+                _insert("tenure_event", _EVENT), [_event_row(r[0], "completed", "completed", claim) for r in rows]
+            )
+            run.execute("COMMIT")
+            done += len(rows)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+class RawPostgres:
+    """psycopg alone: binary arrays, prepared statements, pipelines."""
+
+    def __init__(self, url: str) -> None:
+        import psycopg  # noqa: PLC0415 - an extra
+
+        self._connection = psycopg.connect(url, autocommit=True)
+
+    def enqueue(self, jobs: int, each: int) -> float:
+        """See `RawSqlite.enqueue`."""
+        start = time.perf_counter()
+        for first in range(0, jobs, each):
+            rows = [_new() for _ in range(first, min(first + each, jobs))]
+            with self._connection.pipeline(), self._connection.transaction():
+                self._write("job_key", _KEY, [_key_row(row) for row in rows])
+                self._write("job", _JOB, [_job_row(row) for row in rows])
+                self._write("ready", _READY, [_ready_row(row) for row in rows])
+        return time.perf_counter() - start
+
+    def _write(self, table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        names = columns.split(", ")
+        arrays = ", ".join(f"%b::{_TYPES.get(name, 'text')}[]" for name in names)
+        picked = ", ".join(f"{name}::json" if name in _JSON else name for name in names)
+        self._connection.execute(
+            # Names of this file, nothing from outside.
+            f"INSERT INTO tenure.{table} ({columns}) SELECT {picked} FROM unnest({arrays}) AS given ({columns})",  # noqa: S608
+            [list(column) for column in zip(*rows, strict=True)],
+            prepare=True,
+        )
+
+    def drain(self) -> tuple[int, float]:
+        """See `RawSqlite.drain`."""
+        run, done, start = self._connection, 0, time.perf_counter()
+        while True:
+            with run.transaction():
+                rows = run.execute(
+                    "SELECT job_id::text, run_at FROM tenure.ready WHERE queue = 'default' AND lane = '' "
+                    "ORDER BY priority DESC, run_at, job_id LIMIT %s FOR UPDATE SKIP LOCKED",
+                    (BATCH,),
+                    prepare=True,
+                ).fetchall()
+                if not rows:
+                    return done, time.perf_counter() - start
+                ids, claim = [r[0] for r in rows], str(uuid4())
+                with run.pipeline():
+                    run.execute("DELETE FROM tenure.ready WHERE job_id = ANY(%b::uuid[])", (ids,), prepare=True)
+                    self._write("lease", _LEASE, [_lease_row(r[0], r[1], claim, str(uuid4())) for r in rows])
+                    self._write("event", _EVENT, [_event_row(r[0], "claimed", "running", claim) for r in rows])
+            with run.pipeline(), run.transaction():
+                run.execute("DELETE FROM tenure.lease WHERE job_id = ANY(%b::uuid[])", (ids,), prepare=True)
+                self._write("outcome", _OUTCOME, [_outcome_row(r[0], r[1]) for r in rows])
+                self._write("event", _EVENT, [_event_row(r[0], "completed", "completed", claim) for r in rows])
+            done += len(rows)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+_BIG = {
+    "backoff_us",
+    "lease_us",
+    "scheduled_at",
+    "created_at",
+    "run_at",
+    "generation",
+    "epoch",
+    "expires_at",
+    "claimed_at",
+    "finished_at",
+    "at",
+}
+_INT = {"kind_version", "priority", "attempts_max", "attempt"}
+_IDS = {"job_id", "attempt_id", "claim_id", "command_id"}
+_JSON = {"payload", "result", "data"}
+_TYPES = {**dict.fromkeys(_BIG, "bigint"), **dict.fromkeys(_INT, "integer"), **dict.fromkeys(_IDS, "uuid")}
+
+
+def _insert(table: str, columns: str) -> str:
+    marks = ", ".join("?" * len(columns.split(", ")))
+    return f"INSERT INTO {table} ({columns}) VALUES ({marks})"  # noqa: S608 - names of this file
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+def _new() -> tuple[Any, ...]:
+    job_id = str(uuid4())
+    return (job_id, f"raw-{job_id}", _now())
+
+
+def _key_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return ("raw", "bench", row[1], row[0], "raw", "noop", _DIGEST)
+
+
+def _job_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    job_id, key, now = row
+    limits = (3, 30_000_000, 60_000_000, now, now, "failed", _DIGEST, _DIGEST)
+    return (job_id, "raw", "raw", "bench", key, "noop", 1, "default", 0, '{"n":1}', *limits)
+
+
+def _ready_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (row[0], "raw", "raw", "noop", "default", "", 0, row[2], 0, 0, 3, 1)
+
+
+def _lease_row(job_id: str, run_at: int, claim: str, attempt: str) -> tuple[Any, ...]:
+    now = _now()
+    return (job_id, "raw", "running", "raw", attempt, claim, now + 60_000_000, 60_000_000, now, run_at, 1, 1, 3, 1)
+
+
+def _outcome_row(job_id: str, run_at: int) -> tuple[Any, ...]:
+    return (job_id, "raw", "completed", run_at, 1, 1, 3, 1, "null", _now())
+
+
+def _event_row(job_id: str, name: str, status: str, command: str) -> tuple[Any, ...]:
+    return (job_id, "raw", name, _now(), 1, status, '{"worker":"raw","attempt":1}', command)
