@@ -94,6 +94,11 @@ def claim(
         before = yield from _claimed_before(claim_id, worker_id, scope)
         if before is not None:
             return Taken(before)
+    elif command.again:
+        # An earlier run of this very call may have committed: its leases carry the call's own id.
+        leased = yield Statement("claim_leases", {"claim_id": command.id})
+        if leased:
+            return Taken((yield from _still_held(leased)))
     yield from _promote(PROMOTE_MAX)
     if thorough:
         yield from _recover(RECOVER_MAX, command)
@@ -143,6 +148,10 @@ def _claimed_before(claim_id: UUID, worker_id: str, scope: str) -> Script[list[C
         return None
     if (known[0][0], known[0][1]) != (worker_id, scope):
         raise Conflict(f"claim id {claim_id} was used by another worker or with another scope", code="CLAIM_MISMATCH")
+    return (yield from _still_held(leased))
+
+
+def _still_held(leased: Rows) -> Script[list[Claim]]:
     found = yield from read(identity(row[0]) for row in leased)
     alive = [known.job for known in found.values() if known.job.lease and known.now < known.job.lease.expires_at]
     return [Claim(job, job.lease) for job in sorted(alive, key=moves.order) if job.lease]
@@ -198,7 +207,7 @@ def _take(
     for row in rows:
         known = placed(row)
         decided.append((known, moves.claim(known.job, worker_id, new_id(), known.now, start=start, duration=duration)))
-    yield from save(decided, command, claim_id=claim_id)
+    yield from save(decided, command, claim_id=claim_id or command.id)
     ids = [(known.job.id,) for known, _ in decided]
     request: list[Statement | Each] = [Each("effect_read", ids)]
     if claim_id is not None:

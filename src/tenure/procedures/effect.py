@@ -108,12 +108,17 @@ def _finish(
     lease: Lease, name: str, outcome: Outcome, tenant: str | None, command: Command
 ) -> Script[Job | AfterCommit]:
     known = yield from fetch(lease.job_id, tenant)
-    if (yield from repeated(command, known.job.id)):
-        return known.job
+    again = yield from repeated(command, known.job.id)
     stored = [evidence_of(row) for row in (yield Each("evidence_read", [(lease.job_id,)]))]
+    # An earlier run of this very call was refused, and what the call proved is kept already.
+    kept = again and any(record.id == command.id for record in stored)
+    if again and not kept:
+        return known.job
     try:
         change = dispatch.finish(known.job, lease, name, outcome, stored, known.now)
     except LeaseLost as lost:
+        if kept:
+            return AfterCommit(lost)
         change = yield from _late(known, lease, name, outcome, lost, command)
     yield from save([(known, change)], command)
     return change.job if change.error is None else AfterCommit(change.error)

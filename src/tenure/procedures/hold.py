@@ -31,15 +31,17 @@ class Ask:
 
     Attributes:
         decide: The rule, given the locked job and the store's clock.
+        after: The error that followed the commit, found again in the job as it was left.
     """
 
     lease: Lease
     decide: Decide
+    after: Callable[[Job], TenureError | None] = lambda _: None
 
 
 def completing(lease: Lease, result: Any) -> Ask:
     """Finish with a result; see `moves.complete`."""
-    return Ask(lease, lambda job, now: moves.complete(job, lease, result, now))
+    return Ask(lease, lambda job, now: moves.complete(job, lease, result, now), moves.left_unresolved)
 
 
 def failing(lease: Lease, code: str, message: str, *, retryable: bool, retry_after: timedelta | None = None) -> Ask:
@@ -90,7 +92,7 @@ def hold(
         try:
             known = in_scope(found, ask.lease.job_id, tenant)
             if ask.lease.job_id in done:
-                answers.append(known.job)
+                answers.append(ask.after(known.job) or known.job)
                 continue
             change = ask.decide(known.job, known.now)
         except TenureError as refused:
@@ -112,7 +114,8 @@ def hold_one(ask: Ask, *, tenant: str | None = None, command: Command = FRESH) -
     """
     known = yield from fetch(ask.lease.job_id, tenant)
     if (yield from repeated(command, known.job.id)):
-        return known.job
+        error = ask.after(known.job)
+        return known.job if error is None else AfterCommit(error)
     change = ask.decide(known.job, known.now)
     yield from save([(known, change)], command)
     return change.job if change.error is None else AfterCommit(change.error)

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tenure.errors import Invalid
-from tenure.procedures.records import Placed, evidence_of, identity
+from tenure.procedures.records import Placed, event_of, evidence_of, identity
 from tenure.procedures.rows import fetch, in_scope, lock, place_of, repeated, save
 from tenure.rules import moves, reconcile
 from tenure.rules.creation import check_text
 from tenure.rules.effect import Effect
-from tenure.rules.job import Change, Job
+from tenure.rules.event import EventName
+from tenure.rules.job import Change, Job, open_boundary
 from tenure.rules.outcome import Evidence
 from tenure.rules.reconcile import Ask, Escalate, Leave, Recover, Settle, Verdict
 from tenure.yields import FRESH, Command, Each, Script, Statement, procedure
@@ -62,6 +63,9 @@ def sweep_step(
     job = known.job
     if (job.organization, job.project) != (organization, project):
         return Verdict("leave", job_id, job.status, "it is of another organization or project")
+    told = yield from _told_before(command, job)
+    if told is not None:
+        return told
     stored = [record for row in (yield Each("evidence_read", [(job_id,)])) if not (record := evidence_of(row)).used]
     while True:
         step = reconcile.assess(known.job, stored, known.now, patient=patient)
@@ -79,6 +83,24 @@ def sweep_step(
             return verdict
 
 
+def _told_before(command: Command, job: Job) -> Script[Verdict | None]:
+    """Give the verdict of an earlier run of this very call, from what it left in the trail; None where it goes on."""
+    if not command.again:
+        return None
+    rows = yield Each("event_read", [(job.id,)])
+    own = [event_of(row) for row in rows if row[6] is not None and identity(row[6]) == command.id]
+    said = {event.name: event for event in own}
+    if EventName.ESCALATED in said:
+        return Verdict("escalate", job.id, job.status, str(said[EventName.ESCALATED].data["reason"]))
+    if EventName.EFFECT_SETTLED in said and not open_boundary(job):
+        return Verdict("resolve", job.id, job.status, _by_stored(str(said[EventName.EFFECT_SETTLED].data["evidence"])))
+    return None
+
+
+def _by_stored(kind: str) -> str:
+    return f"stored evidence: {kind}"
+
+
 def _done(known: Placed, step: Recover | Settle | Escalate) -> tuple[Change, Verdict | None]:
     job = known.job
     if isinstance(step, Recover):
@@ -87,7 +109,7 @@ def _done(known: Placed, step: Recover | Settle | Escalate) -> tuple[Change, Ver
         return recovered, None
     if isinstance(step, Settle):
         change = reconcile.settle_stored(job, step.effect, step.evidence, known.now)
-        return change, Verdict("resolve", job.id, change.job.status, f"stored evidence: {step.evidence.kind}")
+        return change, Verdict("resolve", job.id, change.job.status, _by_stored(step.evidence.kind))
     change = reconcile.escalate(job, step.reason, known.now)
     return change, Verdict("escalate", job.id, change.job.status, step.reason)
 
@@ -103,19 +125,25 @@ def sweep_answer(
     """
     job_id = question.job.id
     known = yield from fetch(job_id, question.job.tenant, terminal=True)
-    if (yield from repeated(command, job_id)):
-        return Verdict("resolve", job_id, known.job.status, "the provider answered")
     key = question.effect.operation_key
+    if (yield from repeated(command, job_id)):
+        return _answered(known.job, key)
     effect = next((e for e in known.job.effects if e.operation_key == key and e.is_open), None)
     if effect is None or known.job.escalated_at is not None or known.job.authority.frozen:
         return Verdict("leave", job_id, known.job.status, "somebody else has dealt with it meanwhile")
+    unanswered = Verdict("leave", job_id, known.job.status, "the provider has no answer that counts yet")
+    if command.again and effect.lookups > question.effect.lookups:
+        # An earlier run of this very call counted the question; it leaves no event.
+        return unanswered
     change = reconcile.judge(known.job, effect, evidence, known.now, patient=patient)
     yield from save([(known, change)], command)
-    if change.job.escalated_at is not None:
-        return Verdict("escalate", job_id, change.job.status, change.job.escalation_reason or "")
-    if not change.events:
-        return Verdict("leave", job_id, change.job.status, "the provider has no answer that counts yet")
-    return Verdict("resolve", job_id, change.job.status, f"the provider answered for {key}")
+    return _answered(change.job, key) if change.events else unanswered
+
+
+def _answered(job: Job, key: str) -> Verdict:
+    if job.escalated_at is not None:
+        return Verdict("escalate", job.id, job.status, job.escalation_reason or "")
+    return Verdict("resolve", job.id, job.status, f"the provider answered for {key}")
 
 
 @procedure

@@ -23,6 +23,7 @@ from tenure.rules.retry import backoff, jitter, window_ended
 from tenure.rules.status import LIVE, Status
 
 CODE_MAX = 100
+UNRESOLVED = "EFFECT_UNRESOLVED"
 
 
 # --- claiming and recovery --------------------------------------------------------------------------------------------
@@ -154,8 +155,8 @@ def complete(job: Job, lease: Lease, result: Any, now: datetime) -> Change:
     if unresolved:
         names = ", ".join(effect.name for effect in unresolved)
         message = f"the handler returned while the outcome of {names} was not known"
-        change = _indeterminate(job, "EFFECT_UNRESOLVED", message, now)
-        return replace(change, error=Uncertain(f"job {job.id}: {message}; it is indeterminate until reconciled"))
+        change = _indeterminate(job, UNRESOLVED, message, now)
+        return replace(change, error=left_unresolved(change.job))
     late = job.cancel_requested_at is not None
     dispatched = any(effect.state is EffectState.SUCCEEDED for effect in job.effects) or _open_mark(job) is not None
     if late and not dispatched:
@@ -177,6 +178,13 @@ def complete(job: Job, lease: Lease, result: Any, now: datetime) -> Change:
         error_code=None,
         error_message=None,
     )
+
+
+def left_unresolved(job: Job) -> Uncertain | None:
+    """Give the error that a completion with an open effect ends in; None for a job that it did not leave behind."""
+    if job.status is not Status.INDETERMINATE or job.error_code != UNRESOLVED:
+        return None
+    return Uncertain(f"job {job.id}: {job.error_message}; it is indeterminate until reconciled")
 
 
 def fail(
