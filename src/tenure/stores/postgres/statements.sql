@@ -468,12 +468,13 @@ FROM unnest(%(tenant)b::text[], %(operation_key)b::text[]) AS given (tenant, ope
 JOIN tenure.effect e USING (tenant, operation_key);
 
 -- name: intent_insert(tenant, operation_key, attempt_id, job_id, at) each
--- writes intent
+-- writes intent; a second one of the same attempt in the same microsecond says nothing new
 INSERT INTO tenure.intent (tenant, operation_key, attempt_id, job_id, at)
 SELECT tenant, operation_key, attempt_id, job_id, at
 FROM unnest(%(tenant)b::text[], %(operation_key)b::text[], %(attempt_id)b::uuid[], %(job_id)b::uuid[], %(at)b::bigint[])
     WITH ORDINALITY AS given (tenant, operation_key, attempt_id, job_id, at, nth)
-ORDER BY nth;
+ORDER BY nth
+ON CONFLICT DO NOTHING;
 
 -- name: intent_find(operation_key, attempt_id) once
 -- locks nothing; the jobs whose intent this attempt wrote

@@ -328,9 +328,10 @@ ON CONFLICT (tenant, job_id, name) DO UPDATE SET
 SELECT tenant, operation_key, job_id, name FROM tenure_effect WHERE tenant = :tenant AND operation_key = :operation_key;
 
 -- name: intent_insert(tenant, operation_key, attempt_id, job_id, at) each
--- writes intent
+-- writes intent; a second one of the same attempt in the same microsecond says nothing new
 INSERT INTO tenure_intent (tenant, operation_key, attempt_id, job_id, at)
-VALUES (:tenant, :operation_key, :attempt_id, :job_id, :at);
+VALUES (:tenant, :operation_key, :attempt_id, :job_id, :at)
+ON CONFLICT DO NOTHING;
 
 -- name: intent_find(operation_key, attempt_id) once
 -- locks nothing; the jobs whose intent this attempt wrote
