@@ -413,11 +413,12 @@ def _order(row: Row) -> str:
     return json.dumps(row, sort_keys=True)
 
 
-def open_bench(database: Database, clock: TestClock, loop: LoopThread | None) -> Bench:
+def open_bench(database: Database, clock: TestClock, loop: LoopThread | None, url: str | None = None) -> Bench:
     """Open a blocking store, or on a loop an awaiting one."""
+    url = url or database.url
     if loop is None:
-        return Bench(database, open_store(database.url, clock=clock), clock, None)
-    return Bench(database, loop.run(open_async_store(database.url, clock=clock)), clock, loop)
+        return Bench(database, open_store(url, clock=clock), clock, None)
+    return Bench(database, loop.run(open_async_store(url, clock=clock)), clock, loop)
 
 
 def close_bench(bench: Bench) -> None:

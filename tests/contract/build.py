@@ -73,11 +73,13 @@ class Case:
 
     Attributes:
         key: The operation key of its effect or mark.
+        question: What a sweep asks a provider about it.
     """
 
     job_id: UUID
     lease: Lease
     key: str | None = None
+    question: Any = None
 
 
 def _held(bench: Bench, *, start: bool, **fields: Any) -> Case:

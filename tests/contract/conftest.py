@@ -41,13 +41,22 @@ class Benches:
         self._benches: dict[str, Bench] = {}
 
     def get(self, name: str) -> Bench:
-        dialect, _, manner = name.partition("-")
         if name not in self._benches:
-            loop = self.loop if manner == "awaiting" else None
-            self._benches[name] = open_bench(self._database(dialect), self._clock, loop)
+            self._benches[name] = self.open(name)
         bench = self._benches[name]
         bench.reset()
         return bench
+
+    def open(self, name: str, url: str | None = None) -> Bench:
+        """
+        Open one more bench on the same database; its maker closes it.
+
+        Args:
+            url: Another way to the database.
+        """
+        dialect, _, manner = name.partition("-")
+        loop = self.loop if manner == "awaiting" else None
+        return open_bench(self.database(dialect), self._clock, loop, url)
 
     @property
     def loop(self) -> LoopThread:
@@ -55,7 +64,7 @@ class Benches:
             self._loop = LoopThread()
         return self._loop
 
-    def _database(self, dialect: str) -> Database:
+    def database(self, dialect: str) -> Database:
         if dialect not in self._databases:
             database: Database
             if dialect == "sqlite":

@@ -173,7 +173,7 @@ def _boundaries(dump: Dump, places: dict[str, tuple[str, Row]]) -> list[str]:
 
 def _intents(dump: Dump, trails: dict[str, list[Row]]) -> list[str]:
     found = []
-    dispatched: Counter[tuple[str, str]] = Counter()
+    dispatched: set[tuple[str, str]] = set()
     for job_id, trail in trails.items():
         may_send: dict[str, bool] = defaultdict(lambda: True)
         for event in trail:
@@ -183,15 +183,15 @@ def _intents(dump: Dump, trails: dict[str, list[Row]]) -> list[str]:
             told = _json(data)
             key = str(told.get("operation_key"))
             if event["name"] == "dispatched" and told.get("sent"):
-                dispatched[event["tenant"], key] += 1
+                dispatched.add((event["tenant"], key))
                 if not may_send[key]:
                     found.append(f"{job_id}: a second intent for {key} while the first may have arrived")
                 may_send[key] = False
             elif event["name"] == "effect_settled" and told.get("state") == "failed_before_dispatch":
                 may_send[key] = True
-    committed = Counter((row["tenant"], row["operation_key"]) for row in dump["intent"])
+    committed = {(row["tenant"], row["operation_key"]) for row in dump["intent"]}
     if committed != dispatched:
-        found.append(f"intents {committed - dispatched} and dispatches {dispatched - committed} have no partner")
+        found.append(f"intents and dispatches differ in {committed ^ dispatched}")
     return found
 
 
