@@ -133,13 +133,13 @@ def read_add(amount: int, *, name: str = "n", command: Command = FRESH) -> Scrip
 
 
 @procedure
-def ask(name: str, **params: object) -> Script[Any]:
+def ask(name: str, /, **params: object) -> Script[Any]:
     """Send one statement and give its rows."""
     return (yield Statement(name, params))
 
 
 @procedure(reads=True)
-def look(name: str, **params: object) -> Script[Any]:
+def look(name: str, /, **params: object) -> Script[Any]:
     """Send one statement that writes nothing and give its rows."""
     return (yield Statement(name, params))
 

@@ -225,13 +225,22 @@ async def play_async(connection: psycopg.AsyncConnection[Any], steps: Generator[
         answer = await exchange_async(connection, commands)
 
 
-def rollback(pgconn: pq.abc.PGconn) -> PQGen[list[pq.abc.PGresult]]:
-    """
-    Roll back beneath the driver, for `connection.wait`.
+# Rolling back goes beneath the driver, for `connection.wait`. The driver forgets every prepared statement at a rollback,
+# for fear of rolled back changes of the schema, and in a round trip of many commands it makes the server forget them too
+# late: after the next one was prepared. We change no schema outside migrations.
 
-    The driver's own rollback forgets every prepared statement, for fear of rolled back changes of the schema; we change
-    none outside migrations, and a refused call must not cost all statements their plans.
-    """
-    pgconn.send_query(b"ROLLBACK")
+
+def rollback(pgconn: pq.abc.PGconn) -> PQGen[bool]:
+    """Roll the transaction back; False where it could not be."""
+    return (yield from _beneath(pgconn, b"ROLLBACK"))
+
+
+def undo(pgconn: pq.abc.PGconn) -> PQGen[bool]:
+    """Roll back to the savepoint of a procedure and let go of it; False where it could not be."""
+    return (yield from _beneath(pgconn, b"ROLLBACK TO SAVEPOINT tenure_step; RELEASE SAVEPOINT tenure_step"))
+
+
+def _beneath(pgconn: pq.abc.PGconn, text: bytes) -> PQGen[bool]:
+    pgconn.send_query(text)
     results: list[pq.abc.PGresult] = yield from generators.execute(pgconn)
-    return results
+    return all(result.status == pq.ExecStatus.COMMAND_OK for result in results)

@@ -79,8 +79,8 @@ class Face:
             raise Invalid("patience is a positive duration")
         if pool_size is not None and pool_size < 1:
             raise Invalid("pool_size is at least 1")
-        # For a store of the other kind on the same database.
-        self._settings: dict[str, Any] = {
+        # For a store of the other kind on the same database; a function, because the URL in it may hold a password.
+        self._options: Callable[[], dict[str, Any]] = lambda: {
             "url": url,
             "role": role,
             "clock": clock,

@@ -40,10 +40,13 @@ _RECORD = (
     "VALUES ({version}, '{name}', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
 )
 
+# The catalogue is read as a table: to_regclass would answer from the session's memory, also after the wait for the lock,
+# and not see what another process has just installed.
 _SERVER = plain(
     "server",
     "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(), "
-    "current_setting('synchronous_commit'), to_regclass('tenure.migration') IS NOT NULL, "
+    "current_setting('synchronous_commit'), EXISTS (SELECT FROM pg_catalog.pg_class c "
+    "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'tenure' AND c.relname = 'migration'), "
     "pg_postmaster_start_time()::text",
 )
 # The instant of the first migration tells one installation from another, also where host names differ.
@@ -51,7 +54,7 @@ _SCHEMA = plain(
     "schema",
     "SELECT (SELECT max(version) FROM tenure.migration), "
     "(SELECT applied_at_us FROM tenure.migration ORDER BY version LIMIT 1), "
-    "to_regclass('tenure.meta') IS NOT NULL",
+    "EXISTS (SELECT FROM tenure.meta WHERE key = 'test_clock')",
 )
 _TEST_CLOCK = plain("test_clock", "SELECT 1 FROM tenure.meta WHERE key = 'test_clock'")
 # For a joined connection, in the round trip of its first statements. Fails by itself where the tables are missing.
@@ -122,11 +125,9 @@ def verify(known: Sequence[Migration], *, clock: bool, opening: Sequence[Command
     _check_server(server)
     if not server[4]:
         raise schema_missing()
-    version, installation, has_meta = (yield [*opening, _SCHEMA])[-1][0]
+    version, installation, test_clock = (yield [*opening, _SCHEMA])[-1][0]
     check_version(version, known)
-    if clock:
-        marked = (yield [*opening, _TEST_CLOCK])[-1] if has_meta else []
-        _check_clock(wanted=True, installed=bool(marked))
+    _check_clock(wanted=clock, installed=bool(test_clock))
     return Verified(installation, server[5])
 
 

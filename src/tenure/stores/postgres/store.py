@@ -207,7 +207,7 @@ class PostgresStore(Face):
     def awaiting(self) -> AsyncPostgresStore:
         """See `contract.Store.awaiting`; connections are not shared."""
         self._check_open()
-        return AsyncPostgresStore(**self._settings)
+        return AsyncPostgresStore(**self._options())
 
     def close(self) -> None:
         """See `contract.Store.close`."""
@@ -434,6 +434,7 @@ class AsyncPostgresStore(Face):
     async def notify(self) -> None:
         """See `contract.Store.notify`; does not wait for it."""
         self._check_open()
+        self._leave_loop()
         self._to_tell = True
         if self._telling is None or self._telling.done():
             self._telling = asyncio.create_task(self._tell(), name="tenure-notify")
@@ -452,7 +453,7 @@ class AsyncPostgresStore(Face):
     def blocking(self) -> PostgresStore:
         """See `contract.AsyncStore.blocking`; connections are not shared."""
         self._check_open()
-        return PostgresStore(**self._settings)
+        return PostgresStore(**self._options())
 
     async def close(self) -> None:
         """See `contract.Store.close`."""

@@ -19,7 +19,7 @@ import psycopg
 from psycopg import pq
 
 from tenure.errors import IllegalMove, Invalid, TenureError, Unavailable
-from tenure.stores.postgres.connection import exchange, exchange_async
+from tenure.stores.postgres.connection import exchange, exchange_async, undo
 from tenure.stores.postgres.trouble import Failure
 from tenure.stores.postgres.unit import Unit
 from tenure.stores.postgres.values import Command
@@ -85,11 +85,8 @@ def run_inside(
     try:
         return drive(procedure, answer)
     except BaseException as error:
-        if unit.opened and not connection.closed:
-            try:
-                exchange(connection, _UNDO, prepare=False)
-            except Failure:
-                error.add_note(_NOT_UNDONE)
+        if unit.opened and not connection.closed and not _undone(connection):
+            error.add_note(_NOT_UNDONE)
         told = host.tell(error)
         if told is error:
             raise
@@ -112,15 +109,35 @@ async def run_inside_async(
     try:
         return await drive_async(procedure, answer)
     except BaseException as error:
-        if unit.opened and not connection.closed:
-            try:
-                await exchange_async(connection, _UNDO, prepare=False)
-            except Failure:
-                error.add_note(_NOT_UNDONE)
+        if unit.opened and not connection.closed and not await _undone_async(connection):
+            error.add_note(_NOT_UNDONE)
         told = host.tell(error)
         if told is error:
             raise
         raise told from None
+
+
+def _undone(connection: psycopg.Connection[Any]) -> bool:
+    try:
+        if connection.pgconn.pipeline_status:
+            # In the caller's pipeline only the driver knows what it still waits for.
+            exchange(connection, _UNDO, prepare=False)
+            return True
+        with connection.lock:
+            return connection.wait(undo(connection.pgconn))
+    except (Failure, psycopg.Error):
+        return False
+
+
+async def _undone_async(connection: psycopg.AsyncConnection[Any]) -> bool:
+    try:
+        if connection.pgconn.pipeline_status:
+            await exchange_async(connection, _UNDO, prepare=False)
+            return True
+        async with connection.lock:
+            return await connection.wait(undo(connection.pgconn))
+    except (Failure, psycopg.Error):
+        return False
 
 
 # A block of the store's own.

@@ -1,0 +1,211 @@
+"""A notification wakes those who listen, soon and seldom, and never rides in somebody's transaction."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.stores_postgres.conftest import Maker
+from tests.stores_postgres.toy import Awaiting, Blocking, add, count
+from tests.support.proxy import Proxy
+
+
+class Bell:
+    """Counts how often it was rung."""
+
+    def __init__(self) -> None:
+        self.rung = 0
+        self._changed = threading.Condition()
+
+    def __call__(self) -> None:
+        with self._changed:
+            self.rung += 1
+            self._changed.notify_all()
+
+    def wait_for(self, times: int, seconds: float = 10) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self.rung >= times, seconds)
+
+
+def notify(store: Any) -> None:
+    if isinstance(store, Awaiting):
+
+        async def tell() -> None:
+            await store.store.notify()
+            task = store.store._telling
+            assert task is not None
+            await task
+
+        store.runner.run(tell())
+    else:
+        store.store.notify()
+
+
+def threads_named(name: str) -> int:
+    return sum(thread.name == name for thread in threading.enumerate())
+
+
+def test_a_notification_reaches_the_listeners_of_other_stores(make: Maker, database: str) -> None:
+    listening, telling = Blocking(database), make(database)
+    bell = Bell()
+    with listening.store.listen(bell) as heard:
+        assert heard is True
+        # Once at the start, because what came before was not heard.
+        assert bell.wait_for(1)
+        began = time.monotonic()
+        notify(telling)
+        assert bell.wait_for(2)
+        assert time.monotonic() - began < 2
+    rung = bell.rung
+    notify(telling)
+    assert telling.run(count()) == 0
+    assert bell.rung == rung
+    listening.close()
+
+
+def test_many_notifications_become_few(proxy: Proxy) -> None:
+    store = Blocking(proxy.url)
+    store.run(count())
+    began = time.monotonic()
+    while time.monotonic() - began < 0.3:
+        store.store.notify()
+    store.close()
+    sent = proxy.statements.count("NOTIFY tenure")
+    # At most one in fifty milliseconds, and the last one is not forgotten.
+    assert 2 <= sent <= (time.monotonic() - began) / 0.05 + 2
+
+
+def test_many_awaited_notifications_become_few(proxy: Proxy) -> None:
+    store = Awaiting(proxy.url)
+
+    async def burst() -> None:
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            await store.store.notify()
+            await store.store.run(count())
+
+    began = time.monotonic()
+    store.runner.run(burst())
+    store.close()
+    assert 2 <= proxy.statements.count("NOTIFY tenure") <= (time.monotonic() - began) / 0.05 + 2
+
+
+def test_a_notification_is_not_part_of_an_open_transaction(database: str) -> None:
+    listening, store = Blocking(database), Blocking(database)
+    bell = Bell()
+    with listening.store.listen(bell):
+        assert bell.wait_for(1)
+        with pytest.raises(KeyError), store.transaction() as tx:
+            tx.run(add(1))
+            store.store.notify()
+            # Heard although the transaction is still open and will not be committed.
+            assert bell.wait_for(2)
+            raise KeyError
+    assert store.run(add(0)) == 0
+    listening.close()
+    store.close()
+
+
+def test_a_listener_comes_back_after_its_connection_broke(proxy: Proxy, database: str) -> None:
+    listening, telling = Blocking(proxy.url), Blocking(database)
+    bell = Bell()
+    with listening.store.listen(bell) as heard:
+        assert heard
+        assert bell.wait_for(1)
+        assert proxy.reset() == 1
+        # Connected again: it looks by itself.
+        assert bell.wait_for(2)
+        telling.store.notify()
+        assert bell.wait_for(3)
+    listening.close()
+    telling.close()
+
+
+def test_a_listener_that_cannot_start_goes_on_trying(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tenure.stores.postgres import wake
+
+    monkeypatch.setattr(wake, "_FIRST", 0.2)
+    store = Blocking(proxy.url)
+    bell = Bell()
+    proxy.refusing = True
+    with store.store.listen(bell) as heard:
+        assert heard is False
+        assert bell.rung == 0
+        proxy.refusing = False
+        assert bell.wait_for(1)
+    store.close()
+
+
+def test_listening_that_is_off_says_so(make: Maker, database: str) -> None:
+    bell = Bell()
+    for store in (make(f"{database}?tenure_listen=off"), make(database, listen=False)):
+        with store.store.listen(bell) as heard:
+            assert heard is False
+    assert threads_named("tenure-listen") == 0
+    assert bell.rung == 0
+
+
+def test_listening_may_have_a_url_of_its_own(proxy: Proxy, database: str) -> None:
+    store = Blocking(proxy.url, listen=database)
+    bell = Bell()
+    with store.store.listen(bell) as heard:
+        assert heard
+        assert bell.wait_for(1)
+    store.run(count())
+    assert "LISTEN tenure" not in proxy.statements
+    assert proxy.seen["connections"] == 1
+    store.close()
+
+
+def test_an_error_of_the_listener_does_not_end_the_listening_and_is_not_lost(database: str) -> None:
+    store = Blocking(database)
+    bell = Bell()
+
+    def wake() -> None:
+        bell()
+        raise LookupError("from wake")
+
+    with pytest.raises(LookupError, match="from wake"), store.store.listen(wake):
+        assert bell.wait_for(1)
+        store.store.notify()
+        assert bell.wait_for(2)
+    with pytest.raises(KeyError), store.store.listen(wake):
+        raise KeyError
+    store.close()
+
+
+def test_nothing_stays_when_all_is_closed(database: str) -> None:
+    before = threading.active_count()
+    store = Blocking(database)
+    with store.store.listen(Bell()):
+        store.store.notify()
+        store.run(count())
+        with psycopg.connect(database) as witness:
+            row = witness.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'LISTEN tenure'"
+            ).fetchone()
+        assert row == (1,)
+    store.close()
+    assert threading.active_count() == before
+    with psycopg.connect(database, autocommit=True) as witness:
+        deadline = time.monotonic() + 10
+        while witness.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        ).fetchone():
+            assert time.monotonic() < deadline
+
+
+def test_a_notification_to_a_server_that_is_away_is_let_go(make: Maker, proxy: Proxy) -> None:
+    store = make(proxy.url)
+    store.run(count())
+    proxy.refusing = True
+    proxy.reset()
+    began = time.monotonic()
+    notify(store)
+    assert time.monotonic() - began < 8
+    proxy.refusing = False
+    assert store.run(count()) == 0
