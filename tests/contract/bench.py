@@ -58,8 +58,10 @@ _TABLE = re.compile(r"\$([a-z_]+)")
 
 _META_ROWS = " WHERE key <> 'test_clock'"
 _META = "DELETE FROM tenure.meta" + _META_ROWS
-_DELETE = "".join(f"DELETE FROM tenure.{table}; " for table in TABLES if table != "meta").encode()
-_TRUNCATE = f"TRUNCATE {', '.join(f'tenure.{table}' for table in TABLES if table != 'meta')}; ".encode()
+_DELETE = (
+    b"DELETE FROM own; " + "".join(f"DELETE FROM tenure.{table}; " for table in TABLES if table != "meta").encode()
+)
+_TRUNCATE = f"TRUNCATE own, {', '.join(f'tenure.{table}' for table in TABLES if table != 'meta')}; ".encode()
 _RESTORES_BEFORE_TRUNCATE = 200
 
 
@@ -172,6 +174,7 @@ class SqliteFile:
     def restore(self, rows_of: dict[str, list[tuple[Any, ...]]]) -> None:
         assert self.raw is not None
         self.raw.execute("BEGIN IMMEDIATE")
+        self.raw.execute("DELETE FROM own")
         for table in TABLES:
             self.raw.execute(f"DELETE FROM tenure_{table}")
         for table, rows in rows_of.items():

@@ -74,6 +74,8 @@ class Benches:
             with contextlib.closing(open_store(database.url)) as store:
                 store.migrate(test_clock=True)
             database.open()
+            # A table of the user's own, written in the user's transactions and publishes.
+            database.sql("CREATE TABLE own (value INTEGER PRIMARY KEY)")
             bench = open_bench(database, self._clock, None)
             neighbour(bench)
             close_bench(bench)
