@@ -376,9 +376,13 @@ FROM tenure.deferred WHERE run_at <= (SELECT tenure.now_us()) ORDER BY run_at, j
 FOR UPDATE SKIP LOCKED;
 
 -- name: lease_expired(limit) once
--- locks leases that have ended, skipping locked ones
-SELECT job_id FROM tenure.lease WHERE expires_at - (SELECT tenure.now_us()) <= 0 ORDER BY job_id LIMIT %(limit)b
-FOR UPDATE SKIP LOCKED;
+-- locks leases that have ended, skipping locked ones; frozen ones stay as they are and must not use up the limit
+SELECT l.job_id FROM tenure.lease l
+WHERE l.expires_at - (SELECT tenure.now_us()) <= 0
+    AND NOT EXISTS (SELECT 1 FROM tenure.authority a WHERE a.tenant = l.tenant AND a.frozen)
+    AND NOT EXISTS (SELECT 1 FROM tenure.meta WHERE key = 'frozen')
+ORDER BY l.job_id LIMIT %(limit)b
+FOR UPDATE OF l SKIP LOCKED;
 
 -- name: claim_insert(claim_id, worker_id, scope) once
 -- writes claim

@@ -253,8 +253,12 @@ SELECT job_id, tenant, organization, kind, queue, lane, priority, run_at, genera
 FROM tenure_deferred WHERE run_at <= :now ORDER BY run_at, job_id LIMIT :limit;
 
 -- name: lease_expired(limit) once
--- locks leases that have ended, skipping locked ones
-SELECT job_id FROM tenure_lease WHERE expires_at - :now <= 0 ORDER BY job_id LIMIT :limit;
+-- locks leases that have ended, skipping locked ones; frozen ones stay as they are and must not use up the limit
+SELECT l.job_id FROM tenure_lease l
+WHERE l.expires_at - :now <= 0
+    AND NOT EXISTS (SELECT 1 FROM tenure_authority a WHERE a.tenant = l.tenant AND a.frozen = 1)
+    AND NOT EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen')
+ORDER BY l.job_id LIMIT :limit;
 
 -- name: claim_insert(claim_id, worker_id, scope) once
 -- writes claim
