@@ -14,7 +14,7 @@ from typing import NoReturn
 import typer
 
 from tenure.errors import TenureError
-from tenure.faces.cli import jobs, journal, storage, work
+from tenure.faces.cli import demo, jobs, journal, storage, work
 from tenure.faces.cli.show import write_json
 
 
@@ -32,6 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     result_callback=_exit,
 )
+app.command("demo")(demo.demo)
 app.command("init")(storage.init)
 app.command("migrate")(storage.migrate)
 app.command("doctor")(storage.doctor)
