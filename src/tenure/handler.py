@@ -9,24 +9,23 @@ is who waits. What must stop a handler is a `Stop`, a BaseException, so that `ex
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from tenure.errors import (
     CancelRequested,
     EffectFailed,
     EffectRejected,
-    IllegalMove,
+    Invalid,
     LeaseLost,
-    Permanent,
-    Refused,
     Stop,
     TenureError,
     Unavailable,
@@ -49,6 +48,10 @@ from tenure.rules.payload import clean_text
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Store, Transaction
 from tenure.stores.runner import guard, refuse_inside
 from tenure.yields import new_id
+
+T = TypeVar("T")
+
+logger = logging.getLogger("tenure.worker")
 
 # The write of an outcome is shielded from the handler's cancellation and has this long, in seconds.
 OUTCOME_PATIENCE = 10.0
@@ -95,6 +98,7 @@ class Runtime:
 
     Attributes:
         wait: Runs an awaitable for a blocking handler, on the worker's loop.
+        apart: Runs a function for an awaiting handler in a thread that no handler can keep busy.
     """
 
     store: AsyncStore
@@ -102,6 +106,7 @@ class Runtime:
     providers: Providers
     journal: Keep | None
     wait: Callable[[Awaitable[Any]], Any]
+    apart: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread
 
 
 @dataclass(slots=True)
@@ -114,8 +119,8 @@ class Attempt:
         sent: Monotonic seconds when the claim or the last renewal was sent.
         stop: Why the handler must stop; set once.
         progressed: Monotonic seconds of the last call of `ctx.progress`.
-        deadline: Monotonic seconds at which the handler has run for its kind's timeout; None before it started.
-        ended: The handler is over; what is left is writing how it ended.
+        started: Monotonic seconds when the handler was called; None before that.
+        ended: How it ended is on its way to the database; nothing about the handler is judged any more.
     """
 
     job: Job
@@ -125,7 +130,7 @@ class Attempt:
     progress: str | None = None
     progressed: float = field(default_factory=time.monotonic)
     stop: Stop | None = None
-    deadline: float | None = None
+    started: float | None = None
     ended: bool = False
 
     def halt(self, code: str, message: str) -> None:
@@ -136,12 +141,53 @@ class Attempt:
     def check(self) -> None:
         """Raise the reason to stop, if there is one."""
         if self.stop is not None:
+            # A new one each time: a raised exception collects the frames it went through.
             raise Stop(str(self.stop), code=self.stop.code)
+
+    def begin(self) -> None:
+        """Count the handler's time from now."""
+        self.started = self.progressed = time.monotonic()
+
+    def judge(self) -> bool:
+        """
+        Halt an attempt that is over its time or has lost the trust in its lease; called from several threads.
+
+        Returns:
+            Whether it has to stop, for whatever reason.
+        """
+        if self.stop is None and not self.ended:
+            now = time.monotonic()
+            limit, silence = self.kind.timeout, self.kind.progress_timeout
+            if self.started is not None and limit is not None and now - self.started >= limit.total_seconds():
+                self.halt(TIMED_OUT, f"the handler ran longer than {limit}")
+            elif self.started is not None and silence is not None and now - self.progressed >= silence.total_seconds():
+                self.halt(TIMED_OUT, f"the handler made no progress for {silence}")
+            elif self.trusted <= 0:
+                self.halt(LEASE_LOST, f"the lease on job {self.job.id} could not be renewed in time")
+        return self.stop is not None
+
+    def next_look(self) -> float:
+        """Seconds after which `judge` may give another answer by itself."""
+        left = [self.trusted]
+        now = time.monotonic()
+        if self.started is not None and self.kind.timeout is not None:
+            left.append(self.started + self.kind.timeout.total_seconds() - now)
+        if self.started is not None and self.kind.progress_timeout is not None:
+            left.append(self.progressed + self.kind.progress_timeout.total_seconds() - now)
+        return max(0.0, min(left))
 
     @property
     def trusted(self) -> float:
         """Seconds for which the lease may still be trusted by this process's own clock."""
         return trusted_for(self.sent, time.monotonic(), self.lease.duration)
+
+
+class _Log(logging.LoggerAdapter[logging.Logger]):
+    """Adds the attempt's ids to every record, beside what the caller adds."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
+        return msg, kwargs
 
 
 class _Shared:
@@ -150,7 +196,7 @@ class _Shared:
     def __init__(self, attempt: Attempt, runtime: Runtime) -> None:
         self._attempt = attempt
         self._runtime = runtime
-        self.log: logging.LoggerAdapter[logging.Logger] = logging.LoggerAdapter(
+        self.log: logging.LoggerAdapter[logging.Logger] = _Log(
             logging.getLogger("tenure.handler"),
             {"job_id": str(attempt.job.id), "kind": attempt.job.kind, "attempt": attempt.job.attempt_count},
         )
@@ -180,17 +226,24 @@ class _Shared:
         Say how far the handler is; shown to people, and proof of life where `progress_timeout` is set.
 
         Args:
-            done, total: In the handler's own unit.
+            done, total: Finite numbers in the handler's own unit.
         """
         self._attempt.check()
-        self._attempt.progress = json.dumps({"done": done, "total": total}, allow_nan=False)
+        try:
+            told = json.dumps({"done": done + 0, "total": total if total is None else total + 0}, allow_nan=False)
+        except (TypeError, ValueError):
+            raise Invalid("progress takes finite numbers: ctx.progress(3, 10)", code="BAD_ARGUMENT") from None
+        self._attempt.progress = told
         self._attempt.progressed = time.monotonic()
 
     def _prepare(self, provider: Any, request: Any, timeout: timedelta | None) -> tuple[Terms, str, timedelta]:
         self._attempt.check()
         providers = self._runtime.providers
         declared = providers.terms(provider)
-        return declared, request_digest(providers.encode(request)), timeout or providers.timeout(provider)
+        limit = providers.timeout(provider) if timeout is None else timeout
+        if not isinstance(limit, timedelta) or limit <= timedelta(0):
+            raise Invalid("timeout is a timedelta above zero", code="BAD_DURATION")
+        return declared, request_digest(providers.encode(request)), limit
 
     def _left(self, begun: Begun, asked: float) -> timedelta | None:
         """
@@ -212,14 +265,29 @@ class _Shared:
         self._attempt.halt(code, str(error))
         return Stop(str(error), code=code)
 
-    def _keep(self, effect: Effect, outcome: Outcome) -> None:
-        evidence = evidence_of(outcome)
+    def _keep(self, effect: Effect, outcome: Outcome) -> bool:
+        evidence = evidence_of(outcome, effect)
         # A call that surely did not happen needs no proof of it: the next look-up or attempt finds out again.
-        if self._runtime.journal is not None and isinstance(evidence, Accepted | Declined):
+        if self._runtime.journal is None or not isinstance(evidence, Accepted | Declined):
+            return False
+        try:
             self._runtime.journal.append_receipt(effect.operation_key, effect.attempt_id, evidence)
+        except TenureError as error:
+            # The open intent goes on to forbid a second call; the journal counts the fault, and health shows it.
+            logger.error(  # noqa: TRY400 - codes only; the chain of a disk's error names paths
+                "receipt not kept: job=%s key=%s code=%s", self.job.id, effect.operation_key, error.code
+            )
+            return False
+        return True
 
     def _publish_deadline(self) -> timedelta:
         return self._attempt.lease.duration / PUBLISH_SHARE
+
+    def _receipt(self, name: str, performed: Performed) -> Any:
+        if performed.effect.state is not EffectState.SUCCEEDED:
+            # What stopped the call stops the handler; an error about the call would only hide it.
+            self._attempt.check()
+        return _receipt(name, self._attempt.job, performed)
 
 
 def _receipt(name: str, job: Job, performed: Performed) -> Any:
@@ -290,11 +358,12 @@ class AsyncContext(_Shared, AwaitingContext):
             except asyncio.CancelledError:
                 return Unknown("the handler was stopped during the call")
 
-        async def keep(effect: Effect, outcome: Outcome) -> None:
-            await asyncio.to_thread(self._keep, effect, outcome)
+        async def keep(effect: Effect, outcome: Outcome) -> Any:
+            return await self._runtime.apart(lambda: self._keep(effect, outcome))
 
         steps = perform(self._attempt.lease, name, digest, declared, limit, send=send, keep=keep, resend=resend)
         flow = asyncio.ensure_future(run_flow_async(steps, self._runtime.store.run))
+        flow.add_done_callback(_seen)
         try:
             performed = await asyncio.shield(flow)
         except asyncio.CancelledError:
@@ -303,12 +372,10 @@ class AsyncContext(_Shared, AwaitingContext):
             if calling is not None:
                 calling.cancel()
             await asyncio.wait({flow}, timeout=OUTCOME_PATIENCE)
-            if flow.done() and not flow.cancelled():
-                flow.exception()
             raise
         except (LeaseLost, CancelRequested) as stopped:
             raise self._stopped(stopped) from None
-        return _receipt(name, self._attempt.job, performed)
+        return self._receipt(name, performed)
 
     @asynccontextmanager
     async def publish(self) -> AsyncIterator[AsyncTransaction]:
@@ -331,7 +398,7 @@ class AsyncContext(_Shared, AwaitingContext):
                 written = True
         except (LeaseLost, CancelRequested) as stopped:
             raise self._stopped(stopped) from None
-        except Unavailable:
+        except (Unavailable, Uncertain):
             # The reply to the commit may have been lost: the mark on the lease tells.
             if not written or not await store.run(find_publish(attempt.lease, publish_id)):
                 raise
@@ -348,18 +415,25 @@ class Context(_Shared, BlockingContext):
         declared, digest, limit = self._prepare(provider, request, timeout)
         asked = time.monotonic()
 
-        def send(begun: Begun) -> Any:
+        async def call(begun: Begun) -> Outcome:
+            # Judged on the loop, where the call begins: the loop may have been busy since the intent was written.
             left = self._left(begun, asked)
             if left is None:
                 return FailedBeforeDispatch("the attempt was stopped or its lease ran out before the call was made")
-            return self._runtime.providers.send(provider, request, begun.effect.operation_key, left)
+            return await self._runtime.providers.send(provider, request, begun.effect.operation_key, left)
+
+        def send(begun: Begun) -> Any:
+            try:
+                return self._runtime.wait(call(begun))
+            except (concurrent.futures.CancelledError, asyncio.CancelledError):
+                return Unknown("the worker ended during the call")
 
         flow = perform(self._attempt.lease, name, digest, declared, limit, send=send, keep=self._keep, resend=resend)
         try:
             performed = run_flow(flow, self._runtime.blocking.run, self._runtime.wait)
         except (LeaseLost, CancelRequested) as stopped:
             raise self._stopped(stopped) from None
-        return _receipt(name, self._attempt.job, performed)
+        return self._receipt(name, performed)
 
     @contextmanager
     def publish(self) -> Iterator[Transaction]:
@@ -377,7 +451,7 @@ class Context(_Shared, BlockingContext):
                 written = True
         except (LeaseLost, CancelRequested) as stopped:
             raise self._stopped(stopped) from None
-        except Unavailable:
+        except (Unavailable, Uncertain):
             if not written or not store.run(find_publish(attempt.lease, publish_id)):
                 raise
 
@@ -385,25 +459,10 @@ class Context(_Shared, BlockingContext):
 # --- how an attempt ends ----------------------------------------------------------------------------------------------
 
 
-async def run_handler(
-    attempt: Attempt, runtime: Runtime, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
-) -> Any:
-    """
-    Run the handler of an attempt and give its result.
-
-    Args:
-        in_thread: Runs a blocking function in one of the worker's threads, with this task's context variables.
-    Raises:
-        Whatever the handler raises; `ending` turns it into what is written.
-    """
-    kind, job = attempt.kind, attempt.job
-    if job.unreadable is not None:
-        raise Permanent(f"the stored payload cannot be read: {job.unreadable}", code="UNREADABLE_PAYLOAD")
-    payload = kind.decode(job.payload)
-    if kind.is_async:
-        return kind.jsonable(await kind.function(AsyncContext(attempt, runtime), payload))
-    context = Context(attempt, runtime)
-    return kind.jsonable(await in_thread(lambda: kind.function(context, payload)))
+def _seen(task: asyncio.Future[Any]) -> None:
+    """Look at a task's end, so that asyncio does not print an exception whose text may be a provider's."""
+    if not task.cancelled():
+        task.exception()
 
 
 def returning(attempt: Attempt, result: Any) -> hold.Ask:
@@ -418,34 +477,100 @@ def ending(attempt: Attempt, error: BaseException) -> hold.Ask | None:
     Returns:
         None where this worker has nothing to say any more: the lease is lost.
     """
-    if attempt.stop is not None and isinstance(error, asyncio.CancelledError | Stop | CancelRequested | LeaseLost):
+    error = _decisive(error)
+    if attempt.stop is not None and _follows(attempt.stop, error):
         error = attempt.stop
     lease = attempt.lease
     match error:
-        case Stop(code="LEASE_LOST") | LeaseLost():
+        case Stop(code="LEASE_LOST"):
             return None
         case Stop(code="CANCELLED") | CancelRequested():
             return hold.acknowledging(lease)
         case Stop(code="TIMED_OUT"):
-            return hold.timing_out(lease, TIMED_OUT, str(error))
-        case Stop() | asyncio.CancelledError():
-            return hold.Ask(lease, lambda job, now: _interrupted(job, lease, str(error) or "the worker stopped", now))
+            return hold.timing_out(lease, TIMED_OUT, _text(error))
+        case Stop():
+            reason = _text(error)
+            return hold.Ask(lease, lambda job, now: _interrupted(job, lease, reason, now))
         case EffectFailed(retry_after=seconds):
             wait = None if seconds is None else timedelta(seconds=seconds)
-            return hold.failing(lease, error.code, str(error), retryable=True, retry_after=wait)
+            return hold.failing(lease, error.code, _text(error), retryable=True, retry_after=wait)
         case Uncertain():
-            return hold.marking(moves.mark_indeterminate, lease, error.code, str(error))
-        case Unavailable():
-            return hold.failing(lease, error.code, str(error), retryable=True)
-        case EffectRejected() | Permanent() | IllegalMove() | Refused() | TenureError():
-            return hold.failing(lease, error.code, str(error) or type(error).__name__, retryable=False)
+            return hold.marking(moves.mark_indeterminate, lease, error.code, _text(error))
+        case Unavailable() | LeaseLost():
+            # LeaseLost without a stop: the handler used another lease than its own.
+            return hold.failing(lease, error.code, _text(error), retryable=True)
+        case TenureError():
+            return hold.failing(lease, error.code, _text(error), retryable=False)
         case _:
-            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            return hold.failing(lease, "HANDLER_ERROR", text, retryable=True)
+            return hold.failing(lease, "HANDLER_ERROR", _text(error, named=True), retryable=True)
+
+
+def abandoning(attempt: Attempt) -> hold.Ask:
+    """
+    What is written when the worker ends before a handler that was told to stop.
+
+    The code may still run, so the job is not given back: its lease runs out by itself. Where a call may have gone out
+    there is nothing to wait for.
+    """
+    lease, reason = attempt.lease, "the worker ended before the handler did"
+
+    def decide(job: Job, now: datetime) -> Change:
+        if open_boundary(job):
+            return moves.mark_indeterminate(job, lease, SHUTDOWN, reason, now)
+        return Change(job=job)
+
+    return hold.Ask(lease, decide)
 
 
 def _interrupted(job: Job, lease: Lease, reason: str, now: datetime) -> Change:
-    """A shutdown reached a handler that had not ended: give the job back, unless a call may have gone out."""
+    """A shutdown stopped a handler, which has ended: give the job back, unless a call may have gone out."""
     if open_boundary(job):
         return moves.mark_indeterminate(job, lease, SHUTDOWN, reason, now)
     return moves.release(job, lease, clean_text(reason, 200)[0], now)
+
+
+def _follows(stop: Stop, error: BaseException) -> bool:
+    """Say whether a handler's exception only follows from its being stopped."""
+    if isinstance(error, asyncio.CancelledError | Stop | CancelRequested | LeaseLost):
+        return True
+    # Cancellation is often turned into something else on its way out. A verdict of ours stays one.
+    return stop.code in {TIMED_OUT, SHUTDOWN} and not isinstance(error, TenureError)
+
+
+# Of several exceptions raised together, the first that fits the earliest of these speaks for the attempt.
+_RANKS: tuple[Callable[[BaseException], bool], ...] = (
+    lambda error: isinstance(error, Stop),
+    lambda error: isinstance(error, Uncertain),
+    lambda error: isinstance(error, CancelRequested),
+    lambda error: isinstance(error, TenureError) and not isinstance(error, EffectFailed | LeaseLost | Unavailable),
+    lambda error: isinstance(error, EffectFailed),
+    lambda error: isinstance(error, TenureError),
+    lambda _: True,
+)
+
+
+def _decisive(error: BaseException) -> BaseException:
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = list(_leaves(error))
+    return next(leaf for fits in _RANKS for leaf in leaves if fits(leaf))
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for one in group.exceptions:
+        if isinstance(one, BaseExceptionGroup):
+            yield from _leaves(one)
+        else:
+            yield one
+
+
+def _text(error: BaseException, *, named: bool = False) -> str:
+    """The message to store; an exception of the user's may have none, or one that cannot be made."""
+    kind = type(error).__name__
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - the attempt must end whatever its exception is like
+        message = ""
+    if not message.strip():
+        return kind
+    return f"{kind}: {message}" if named else message

@@ -6,6 +6,7 @@ Handler lookup is a dict built by registration; nothing is ever imported or call
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,18 +14,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tenure.errors import Invalid
 from tenure.rules.creation import check_text
 from tenure.rules.envelope import EXECUTION_KEY, GOVERNANCE_KEY
 from tenure.rules.job import DEFAULT_OPTIONS, Options
-from tenure.rules.payload import encode
+from tenure.rules.payload import clean_text, encode
 
 Handler = Callable[..., Any]
 
 HANDLER_TIMEOUT = timedelta(hours=1)
+_FIELDS_SHOWN, _STEP_SHOWN = 10, 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
@@ -81,6 +83,10 @@ class Kind:
             return self.payload.validate_json(encode(plain))
         except ValidationError as problem:
             raise Invalid(f"payload of kind {self.name!r}: {_fields(problem)}", code="PAYLOAD_INVALID") from None
+        except Exception as problem:  # noqa: BLE001 - a validator of the user's may raise anything, now and next time
+            raise Invalid(
+                f"payload of kind {self.name!r}: its model raised {type(problem).__name__}", code="PAYLOAD_INVALID"
+            ) from None
 
     def jsonable(self, result: Any) -> Any:
         """Turn a handler's result into a JSON value where its types allow; others are left for the store to refuse."""
@@ -105,12 +111,18 @@ class AwaitingContext:
 
 
 def _fields(problem: ValidationError) -> str:
-    # Locations and types only: messages and inputs may hold what the caller sent.
+    # Locations and types only: messages and inputs may hold what the caller sent. A step of a location may be a key of
+    # the payload's own, so it is cut short.
     parts = [
-        f"{'.'.join(str(step) for step in error['loc']) or 'payload'} ({error['type']})"
+        f"{'.'.join(_shown(step) for step in error['loc']) or 'payload'} ({error['type']})"
         for error in problem.errors(include_url=False, include_context=False, include_input=False)
     ]
-    return "; ".join(parts[:10])
+    return "; ".join(parts[:_FIELDS_SHOWN]) + ("; and more" if len(parts) > _FIELDS_SHOWN else "")
+
+
+def _shown(step: int | str) -> str:
+    text = clean_text(str(step)[: _STEP_SHOWN + 1])[0]
+    return text if len(text) <= _STEP_SHOWN else f"{text[:_STEP_SHOWN]}..."
 
 
 def declare(
@@ -131,39 +143,20 @@ def declare(
         Invalid: HANDLER_SIGNATURE; the text shows the right one.
     """
     check_text("kind", name)
-    function_name = getattr(function, "__qualname__", repr(function))
-    is_async = inspect.iscoroutinefunction(function)
-    shape = f"{'async ' if is_async else ''}def {getattr(function, '__name__', 'handler')}(ctx, payload)"
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    plain = [p for p in parameters if p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD} and p.default is p.empty]
-    if not callable(function) or len(plain) != 2 or len(parameters) != 2:
-        raise Invalid(
-            f"handler {function_name} of kind {name!r} must take a context and a payload: {shape}",
-            code="HANDLER_SIGNATURE",
-        )
-    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-        raise Invalid(
-            f"handler {function_name} of kind {name!r} must return, not yield: {shape}", code="HANDLER_SIGNATURE"
-        )
-    hints = _hints(function, name)
-    wanted, other = (AwaitingContext, BlockingContext) if is_async else (BlockingContext, AwaitingContext)
-    given = hints.get(plain[0].name)
-    if isinstance(given, type) and issubclass(given, other):
-        raise Invalid(
-            f"handler {function_name} of kind {name!r} is {'async' if is_async else 'a plain function'} and gets a "
-            f"{wanted.public}, not a {given.__name__}",
-            code="HANDLER_SIGNATURE",
-        )
+    if type(version) is not int or version < 1:
+        raise Invalid(f"the version of kind {name!r} is a whole number from 1, not {version!r}", code="BAD_ARGUMENT")
+    called = _called(function, name)
+    is_async = inspect.iscoroutinefunction(called)
+    context, payload = _parameters(called, name, is_async=is_async)
+    hints = _hints(called, name)
+    _check_contexts(hints.get(context), hints.get(payload), called, name, is_async=is_async)
     result = hints.get("return", Any)
     return Kind(
         name=name,
         version=version,
         function=function,
-        payload=TypeAdapter(hints.get(plain[1].name, dict[str, Any])),
-        result=None if result in {Any, type(None)} else TypeAdapter(result),
+        payload=_adapter(hints.get(payload, dict[str, Any]), "payload", name),
+        result=None if result in {Any, type(None)} else _adapter(result, "result", name),
         is_async=is_async,
         options=Options(
             retry_timeouts=retry_timeouts,
@@ -175,7 +168,75 @@ def declare(
     )
 
 
+def _called(function: Handler, name: str) -> Handler:
+    """Give the function whose code runs: an object with `__call__` is a handler too."""
+    if inspect.isclass(function) or not callable(function):
+        raise Invalid(
+            f"the handler of kind {name!r} is a function of a context and a payload, not {type(function).__name__} "
+            f"{getattr(function, '__qualname__', '')}".rstrip(),
+            code="HANDLER_SIGNATURE",
+        )
+    if inspect.isroutine(function) or isinstance(function, functools.partial):
+        return function
+    bound: Handler = type(function).__call__.__get__(function)
+    return bound
+
+
+def _parameters(function: Handler, name: str, *, is_async: bool) -> tuple[str, str]:
+    shape = f"{'async ' if is_async else ''}def {getattr(function, '__name__', 'handler')}(ctx, payload)"
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    plain = [p for p in parameters if p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD} and p.default is p.empty]
+    if len(plain) != 2 or len(parameters) != 2:
+        raise Invalid(
+            f"handler {_name_of(function)} of kind {name!r} must take a context and a payload: {shape}",
+            code="HANDLER_SIGNATURE",
+        )
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise Invalid(
+            f"handler {_name_of(function)} of kind {name!r} must return, not yield: {shape}", code="HANDLER_SIGNATURE"
+        )
+    return plain[0].name, plain[1].name
+
+
+def _check_contexts(context: Any, payload: Any, function: Handler, name: str, *, is_async: bool) -> None:
+    wanted, other = (AwaitingContext, BlockingContext) if is_async else (BlockingContext, AwaitingContext)
+    if isinstance(context, type) and issubclass(context, other):
+        raise Invalid(
+            f"handler {_name_of(function)} of kind {name!r} is {'async' if is_async else 'a plain function'} and gets "
+            f"{'an' if is_async else 'a'} {wanted.public}, not {'a' if is_async else 'an'} {context.__name__}",
+            code="HANDLER_SIGNATURE",
+        )
+    if isinstance(payload, type) and issubclass(payload, wanted | other):
+        raise Invalid(
+            f"handler {_name_of(function)} of kind {name!r} takes its context first and its payload second",
+            code="HANDLER_SIGNATURE",
+        )
+
+
+def _adapter(hint: Any, what: str, name: str) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(hint)
+    except PydanticUserError as problem:
+        advice = "use a pydantic model, a dataclass, a TypedDict or a dict"
+        if problem.code == "typed-dict-version":
+            advice = "before Python 3.12 import TypedDict from typing_extensions"
+        raise Invalid(
+            f"the {what} of kind {name!r}, {getattr(hint, '__name__', hint)!s}, has no JSON form that pydantic knows "
+            f"({problem.code or type(problem).__name__}); {advice}",
+            code="HANDLER_SIGNATURE",
+        ) from None
+
+
+def _name_of(function: Handler) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
 def _hints(function: Handler, name: str) -> dict[str, Any]:
+    if isinstance(function, functools.partial):
+        function = function.func
     try:
         return typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as problem:

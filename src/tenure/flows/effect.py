@@ -52,7 +52,7 @@ def perform(
 
     Args:
         send: Makes the call within `begun.timeout` and gives its outcome; never raises for what the provider did.
-        keep: Keeps the outcome outside the database when it cannot be written there.
+        keep: Keeps the outcome outside the database when it cannot be written there; says whether it did.
     Raises:
         Uncertain: The call was made and its outcome could not be recorded.
         LeaseLost: The lease was lost during the call; what the call proved is stored as evidence.
@@ -66,10 +66,11 @@ def perform(
     except LeaseLost:
         raise
     except Unavailable as gone:
-        yield from call("keep", keep, begun.effect, outcome)
+        kept = yield from call("keep", keep, begun.effect, outcome)
+        proof = "its receipt is in the journal and is handed in when the database is back"
         raise Uncertain(
-            f"effect {name!r} of job {lease.job_id} was called and the database did not take its outcome; the receipt "
-            f"is in the journal and is handed in when the database is back",
+            f"effect {name!r} of job {lease.job_id} was called and the database did not take its outcome; "
+            f"{proof if kept else 'a sweep asks the provider'}",
             code="OUTCOME_NOT_RECORDED",
         ) from gone
     return Performed(effect, outcome)

@@ -4,6 +4,8 @@ Keep leases alive from a thread and a connection of their own.
 A handler that blocks the event loop, or every thread of the pool, does not lose its lease: renewals share nothing with
 handlers but the interpreter. What they cannot survive is code that holds the interpreter lock for longer than the
 lease; then the fence refuses the late write, and that is what it is for.
+
+An attempt that is over its time is not renewed: that would hide that it hangs.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tenure.errors import CancelRequested, TenureError
+from tenure.errors import CancelRequested, TenureError, Unavailable
 from tenure.handler import CANCELLED, LEASE_LOST, TIMED_OUT, Attempt
 from tenure.loops.supervisor import Pulse
 from tenure.procedures.hold import renew
@@ -36,7 +38,7 @@ class Heartbeat:
         store: A store that nobody else uses.
         pulse: Beaten after each round; its period is the longest a round may take.
         stopped: Called from this thread when an attempt has to stop; the reason is on the attempt.
-        beat: Seconds between two renewals of a lease; a third of its length when None.
+        beat: Seconds between two renewals of a lease; a third of its length when None, and never more than that.
     """
 
     def __init__(
@@ -68,18 +70,21 @@ class Heartbeat:
             self._attempts.pop(attempt.lease.attempt_id, None)
 
     def end(self) -> None:
-        """Stop renewing; called after the last outcome is written."""
+        """Stop renewing; called after the last outcome is written. The thread may still wait for its database."""
         self._ended = True
         self._wake.set()
-        self._thread.join(timeout=5)
+
+    def join(self) -> None:
+        """Wait for the thread; after `end`."""
+        self._thread.join()
 
     def _run(self) -> None:
         while not self._ended:
             try:
                 self.round()
             except Exception as error:  # noqa: BLE001 - leases must go on being renewed whatever one round meets
-                self._wake.wait(self._pulse.fail(error))
-                self._check_trust()
+                # Not longer than a tick: the next try may be the last one before a lease runs out.
+                self._wake.wait(min(self._pulse.fail(error), self._tick()))
             else:
                 self._pulse.beat()
                 self._wake.wait(self._tick())
@@ -87,19 +92,49 @@ class Heartbeat:
 
     def round(self) -> None:
         """Renew every lease that is due, and stop the attempts that are over their time."""
-        now = time.monotonic()
         with self._lock:
             attempts = list(self._attempts.values())
-        due = [attempt for attempt in attempts if self._over(attempt, now) is None and self._due(attempt, now)]
-        for start in range(0, len(due), _BATCH):
-            self._renew(due[start : start + _BATCH])
-        self._check_trust()
+        try:
+            now = time.monotonic()
+            due = [attempt for attempt in attempts if self._renewable(attempt) and self._due(attempt, now)]
+            for start in range(0, len(due), _BATCH):
+                self._renew(due[start : start + _BATCH])
+        finally:
+            for attempt in attempts:
+                self._judge(attempt)
+
+    def _renewable(self, attempt: Attempt) -> bool:
+        """Whether this attempt is to keep its lease: also while it is being stopped, but not for ever."""
+        if attempt.ended:
+            # Its outcome is on its way and needs the lease.
+            return True
+        self._judge(attempt)
+        return attempt.stop is None or attempt.stop.code not in {CANCELLED, TIMED_OUT, LEASE_LOST}
 
     def _renew(self, due: list[Attempt]) -> None:
+        try:
+            self._extend(due)
+        except Unavailable:
+            raise
+        except Exception:
+            # Something is wrong with one of them, and nobody knows with which: the others must not suffer.
+            if len(due) == 1:
+                raise
+            troubles = [trouble for attempt in due if (trouble := self._extended(attempt)) is not None]
+            if troubles:
+                raise troubles[0] from None
+
+    def _extended(self, attempt: Attempt) -> Exception | None:
+        try:
+            self._extend([attempt])
+        except Exception as trouble:  # noqa: BLE001 - told by the caller, after the others had their turn
+            return trouble
+        return None
+
+    def _extend(self, due: list[Attempt]) -> None:
         sent = time.monotonic()
-        answers = self._store.run(
-            renew([attempt.lease for attempt in due], progress=[attempt.progress for attempt in due])
-        )
+        leases = [attempt.lease for attempt in due]
+        answers = self._store.run(renew(leases, progress=[attempt.progress for attempt in due]))
         for attempt, answer in zip(due, answers, strict=True):
             if answer is None:
                 continue  # its row is locked, most likely by its own publish: asked again at the next look
@@ -113,9 +148,9 @@ class Heartbeat:
                 self.remove(attempt)
 
     def _due(self, attempt: Attempt, now: float) -> bool:
-        if attempt.stop is not None and attempt.stop.code == CANCELLED:
-            return False
-        beat = self._beat or attempt.lease.duration.total_seconds() / BEATS_PER_LEASE
+        longest = attempt.lease.duration.total_seconds() / BEATS_PER_LEASE
+        # A job may have been created with a shorter lease than its kind's, which the given beat was checked against.
+        beat = longest if self._beat is None else min(self._beat, longest)
         return now - attempt.sent >= beat - self._tick()
 
     def _tick(self) -> float:
@@ -125,28 +160,16 @@ class Heartbeat:
             return min(_TICK_MAX, self._pulse.period)
         return max(_TICK_MIN, min(_TICK_MAX, shortest / BEATS_PER_LEASE / _LOOKS_PER_BEAT))
 
-    def _over(self, attempt: Attempt, now: float) -> str | None:
-        """Stop an attempt that is over its time: renewing it would hide that it hangs."""
-        limit, silence = attempt.kind.timeout, attempt.kind.progress_timeout
-        reason = None
-        if attempt.deadline is not None and now > attempt.deadline:
-            reason = f"the handler ran longer than {limit}"
-        elif silence is not None and now - attempt.progressed > silence.total_seconds():
-            reason = f"the handler made no progress for {silence}"
-        if reason is not None and not attempt.ended:
-            self._halt(attempt, TIMED_OUT, reason)
-            return reason
-        return None
-
-    def _check_trust(self) -> None:
-        with self._lock:
-            attempts = list(self._attempts.values())
-        for attempt in attempts:
-            if attempt.trusted <= 0 and not attempt.ended:
-                self._halt(attempt, LEASE_LOST, f"the lease on job {attempt.job.id} could not be renewed in time")
+    def _judge(self, attempt: Attempt) -> None:
+        if attempt.stop is None and attempt.judge():
+            self._tell(attempt)
 
     def _halt(self, attempt: Attempt, code: str, reason: str) -> None:
         if attempt.stop is None:
             attempt.halt(code, reason)
-            logger.info("attempt stopped: job=%s code=%s", attempt.job.id, code)
-            self._stopped(attempt)
+            self._tell(attempt)
+
+    def _tell(self, attempt: Attempt) -> None:
+        assert attempt.stop is not None
+        logger.info("attempt stopped: job=%s code=%s", attempt.job.id, attempt.stop.code)
+        self._stopped(attempt)

@@ -2,8 +2,8 @@
 Write how attempts ended, many in one transaction.
 
 Outcomes that arrive within a few milliseconds share a commit. One that the database does not take is written again with
-the same identity until it is, or until the lease is lost: a finished handler's word is not thrown away because the
-database was restarting.
+the same identity until it is, or is refused: a finished handler's word is not thrown away because the database was
+restarting, and when its lease ran out meanwhile the fence refuses it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ class Outcomes:
         if ask is None:
             self._written(attempt)
             return
-        self._waiting.append(_Outcome(attempt, ask))
+        self._take(_Outcome(attempt, ask))
+
+    def _take(self, one: _Outcome) -> None:
+        self._waiting.append(one)
         self._empty.clear()
         self._arrived.set()
 
@@ -75,25 +78,45 @@ class Outcomes:
         batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
         if not self._waiting:
             self._arrived.clear()
-        if batch:
+        try:
             await self._write(batch)
-        if not self._waiting:
-            self._empty.set()
+        finally:
+            if not self._waiting:
+                self._empty.set()
 
     async def _write(self, batch: list[_Outcome]) -> None:
-        # The same procedure value every time: if an earlier run did commit, it answers itself.
-        procedure = hold.hold([one.ask for one in batch])
-        answers: list[Job | TenureError] | None = None
-        while answers is None:
-            try:
-                answers = await self._store.run(procedure)
-            except Unavailable as gone:
-                await asyncio.sleep(self._pulse.fail(gone))
-                if all(one.attempt.trusted <= 0 for one in batch):
-                    # The leases are over; recovery settles these jobs, and effects keep their own record.
-                    answers = [LeaseLost(str(gone), reason="expired") for _ in batch]
+        try:
+            answers = await self._run(batch)
+        except TenureError as refused:
+            answers = [refused] * len(batch)
+        except Exception as trouble:
+            # One of them cannot be written, and nobody knows which: the others must not suffer.
+            if len(batch) == 1:
+                self._give_up(batch[0], trouble)
+                raise
+            await self._write_each(batch)
+            return
         for one, answer in zip(batch, answers, strict=True):
             self._settle(one, answer)
+
+    async def _write_each(self, batch: list[_Outcome]) -> None:
+        troubles = []
+        for one in batch:
+            try:
+                await self._write([one])
+            except Exception as trouble:  # noqa: BLE001 - told below, after the others had their turn
+                troubles.append(trouble)
+        if troubles:
+            raise troubles[0]
+
+    async def _run(self, batch: list[_Outcome]) -> list[Job | TenureError]:
+        # The same procedure value every time: if an earlier run did commit, it answers itself.
+        procedure = hold.hold([one.ask for one in batch])
+        while True:
+            try:
+                return await self._store.run(procedure)
+            except Unavailable as gone:
+                await asyncio.sleep(self._pulse.fail(gone))
 
     def _settle(self, one: _Outcome, answer: Job | TenureError) -> None:
         job_id = one.attempt.job.id
@@ -115,6 +138,17 @@ class Outcomes:
         if isinstance(refused, CancelRequested):
             ask = hold.acknowledging(lease)
         else:
-            ask = hold.failing(lease, refused.code, str(refused), retryable=False)
-        self._waiting.append(_Outcome(one.attempt, ask, last=True))
-        self._arrived.set()
+            ask = hold.failing(lease, refused.code, str(refused) or refused.code, retryable=False)
+        self._take(_Outcome(one.attempt, ask, last=True))
+
+    def _give_up(self, one: _Outcome, trouble: Exception) -> None:
+        """Write that the outcome cannot be written; where not even that can, let the lease run out."""
+        job_id, name = one.attempt.job.id, type(trouble).__name__
+        if one.last:
+            logger.error("outcome cannot be written: job=%s error=%s; its lease will run out", job_id, name)
+            self._written(one.attempt)
+            return
+        logger.error("outcome cannot be written: job=%s error=%s; it ends as failed", job_id, name)
+        message = f"how the attempt ended could not be written ({name})"
+        ask = hold.failing(one.attempt.lease, "OUTCOME_NOT_WRITTEN", message, retryable=False)
+        self._take(_Outcome(one.attempt, ask, last=True))

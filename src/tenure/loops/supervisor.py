@@ -17,13 +17,19 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from tenure.errors import Invalid
 
 logger = logging.getLogger("tenure.worker")
 
 PERIODS_UNTIL_RED = 3
-PAUSE_FIRST, PAUSE_MAX = 0.1, 10.0
+# Seconds. The longest pause bounds how long a worker stays away after a database has come back.
+PAUSE_FIRST, PAUSE_MAX = 0.1, 5.0
+# How often the same trouble of a loop is told again.
+TELL_AGAIN = 60.0
+HEALTH_EVERY = 1.0
 
 
 @dataclass(slots=True)
@@ -35,6 +41,8 @@ class Pulse:
         period: How often it should, in seconds.
         at: Monotonic seconds of the last success, or of the start.
         error: Name of the class that the last try raised; None after a success.
+        failures: How many tries failed since the last success.
+        told: Which error was logged last, and when.
     """
 
     name: str
@@ -42,21 +50,25 @@ class Pulse:
     at: float = field(default_factory=time.monotonic)
     error: str | None = None
     failures: int = 0
+    told: tuple[str, float] = ("", 0.0)
 
     def beat(self) -> None:
         """Note a success."""
+        if self.failures:
+            logger.info("loop %s succeeds again after %d failures", self.name, self.failures)
         self.at = time.monotonic()
         self.error = None
         self.failures = 0
 
     def fail(self, error: BaseException) -> float:
         """Note a failure and give the seconds to wait before the next try."""
+        now = time.monotonic()
         self.failures += 1
-        if self.error != type(error).__name__:
-            # The class and code only: texts of drivers and providers may hold secrets.
-            code = getattr(error, "code", "")
-            logger.warning("loop %s failed: %s %s; it is tried again", self.name, type(error).__name__, code)
         self.error = type(error).__name__
+        if self.told[0] != self.error or now - self.told[1] >= TELL_AGAIN:
+            # The class and code only: texts of drivers and providers may hold secrets.
+            logger.warning("loop %s failed, it goes on: %s %s", self.name, self.error, getattr(error, "code", ""))
+            self.told = (self.error, now)
         ceiling = min(PAUSE_MAX, PAUSE_FIRST * 2 ** min(self.failures, 10))
         return random.uniform(ceiling / 2, ceiling)  # noqa: S311 - spreads load, guards nothing
 
@@ -81,9 +93,10 @@ class Health:
     A worker as others see it.
 
     Attributes:
-        ok: Every loop succeeded within three of its periods, and nothing needs a person.
+        ok: It runs, every loop succeeded within three of its periods, and nothing needs a person.
         running: Handlers that run now.
         problems: What else is wrong, such as receipts that the store refused.
+        at: When this was said, by this host's clock.
     """
 
     ok: bool
@@ -92,6 +105,7 @@ class Health:
     draining: bool
     loops: dict[str, LoopHealth]
     problems: tuple[str, ...] = ()
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def as_json(self) -> str:
         """Give it as one JSON object."""
@@ -102,6 +116,7 @@ class Health:
         return json.dumps(
             {
                 "ok": self.ok,
+                "at": self.at.isoformat(timespec="milliseconds"),
                 "worker_id": self.worker_id,
                 "running": self.running,
                 "draining": self.draining,
@@ -117,6 +132,7 @@ class Supervisor:
     def __init__(self) -> None:
         self.pulses: dict[str, Pulse] = {}
         self.tasks: list[asyncio.Task[None]] = []
+        self._ending = False
 
     def pulse(self, name: str, period: timedelta) -> Pulse:
         """Register a loop."""
@@ -133,6 +149,7 @@ class Supervisor:
 
         async def paced() -> None:
             await step()
+            pulse.beat()
             await asyncio.sleep(pulse.period * random.uniform(0.8, 1.0))  # noqa: S311 - spreads load
 
         pulse = self.pulse(name, period)
@@ -146,6 +163,11 @@ class Supervisor:
             while True:
                 try:
                     await step()
+                except asyncio.CancelledError as error:
+                    # Only our own end cancels a loop. One that leaks out of a library must not end it silently.
+                    if self._ending:
+                        raise
+                    await asyncio.sleep(pulse.fail(error))
                 except Exception as error:  # noqa: BLE001 - a loop outlives whatever its step meets
                     await asyncio.sleep(pulse.fail(error))
                 else:
@@ -155,6 +177,7 @@ class Supervisor:
 
     async def end(self) -> None:
         """Cancel every loop and wait for it."""
+        self._ending = True
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -176,33 +199,53 @@ class HealthFile:
     The file is replaced whole, so that a reader never sees half of it. Its age tells whether the process is alive.
     """
 
-    def __init__(self, path: Path, health: Callable[[], Health], period: float = 1.0) -> None:
+    def __init__(self, path: Path, health: Callable[[], Health], period: float = HEALTH_EVERY) -> None:
         self._path = path
+        self._part = path.with_name(f".{path.name}.{os.getpid()}")
         self._health = health
         self._period = period
+        self._told = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tenure-health", daemon=True)
 
     def start(self) -> None:
-        """Write once now and go on."""
-        self.write()
+        """
+        Write once now and go on.
+
+        Raises:
+            Invalid: HEALTH_FILE, it cannot be written there.
+        """
+        try:
+            self.write()
+        except OSError as error:
+            raise Invalid(
+                f"the health file {self._path} cannot be written ({type(error).__name__}); name a file in a folder "
+                f"that exists and that this user may write to",
+                code="HEALTH_FILE",
+            ) from error
         self._thread.start()
 
     def write(self) -> None:
         """Write the health of this moment."""
-        part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        part.write_text(self._health().as_json() + "\n", encoding="utf-8")
-        part.replace(self._path)
+        self._part.write_text(self._health().as_json() + "\n", encoding="utf-8")
+        self._part.replace(self._path)
+
+    def _write(self) -> None:
+        # Told once for each trouble: a full disk lasts, and its log is on the same disk, most likely.
+        try:
+            self.write()
+            self._told = False
+        except OSError as error:
+            if not self._told:
+                logger.warning("the health file cannot be written: %s", type(error).__name__)
+            self._told = True
 
     def _run(self) -> None:
         while not self._ended.wait(self._period):
-            try:
-                self.write()
-            except OSError as error:
-                logger.warning("the health file cannot be written: %s", type(error).__name__)
+            self._write()
 
     def end(self) -> None:
         """Stop, and leave the last word in the file."""
         self._ended.set()
         self._thread.join()
-        self.write()
+        self._write()

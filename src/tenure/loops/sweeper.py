@@ -7,15 +7,17 @@ that this process does not know, or that cannot be asked, gives no answer, and a
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
+from uuid import UUID
 
 from tenure.connectors.provider import Provider, lookup_bounded
 from tenure.flows.drive import run_flow_async
-from tenure.flows.sweep import sweep_scope
-from tenure.procedures.reconcile import find_candidate_scopes
+from tenure.flows.sweep import sweep_job
+from tenure.procedures.reconcile import find_candidate_scopes, find_candidates
 from tenure.rules.effect import Effect
 from tenure.rules.job import Job
 from tenure.rules.outcome import Evidence, NoAnswer
@@ -25,6 +27,8 @@ from tenure.stores.contract import AsyncStore
 logger = logging.getLogger("tenure.sweeper")
 
 BATCH = 200
+# Candidates looked at side by side, so that one silent provider does not hold up the others.
+LANES = 4
 
 # Asked about bare marks, which name no provider: `(operation_key, job) -> Evidence`, plain or async.
 Lookup = Callable[[str, Job], "Evidence | Awaitable[Evidence]"]
@@ -53,24 +57,45 @@ class Sweeper:
         self._lookup = lookup
         self._tenant = tenant
 
-    async def sweep(self, *, patient: bool = True) -> list[Verdict]:
+    async def sweep(self, *, patient: bool = True, progress: Callable[[], None] | None = None) -> list[Verdict]:
         """
         Sweep every scope once.
 
+        A candidate that cannot be swept does not keep the others from their turn; its error is raised at the end.
+
         Args:
             patient: Ask a silent provider again until the job's `escalate_after`; else escalate at the first silence.
+            progress: Called after each candidate: providers may be slow, and a slow sweep is not a dead one.
         Returns:
             One verdict for each candidate.
         """
-        verdicts: list[Verdict] = []
+        candidates: list[tuple[UUID, str, str, str]] = []
         for tenant, organization, project in await self._store.run(find_candidate_scopes(self._tenant)):
-            flow = sweep_scope(organization, project, tenant, self.ask, limit=BATCH, patient=patient)
-            found = await run_flow_async(flow, self._store.run)
-            for verdict in found:
-                if verdict.action != "leave":
-                    logger.info("sweep: job=%s %s status=%s", verdict.job_id, verdict.action, verdict.status)
-            verdicts += found
-        return verdicts
+            ids = await self._store.run(find_candidates(organization, project, tenant, BATCH))
+            candidates += [(job_id, organization, project, tenant) for job_id in ids]
+        verdicts: dict[int, Verdict] = {}
+        troubles: list[Exception] = []
+        queue = iter(enumerate(candidates))
+
+        async def lane() -> None:
+            for nth, (job_id, organization, project, tenant) in queue:
+                try:
+                    flow = sweep_job(job_id, organization, project, tenant, self.ask, patient=patient)
+                    verdicts[nth] = await run_flow_async(flow, self._store.run)
+                except Exception as trouble:  # noqa: BLE001 - raised below, after the others had their turn
+                    troubles.append(trouble)
+                    continue
+                if verdicts[nth].action != "leave":
+                    logger.info("sweep: job=%s %s status=%s", job_id, verdicts[nth].action, verdicts[nth].status)
+                if progress is not None:
+                    progress()
+
+        async with asyncio.TaskGroup() as lanes:
+            for _ in range(min(LANES, len(candidates))):
+                lanes.create_task(lane())
+        if troubles:
+            raise troubles[0]
+        return [verdicts[nth] for nth in sorted(verdicts)]
 
     async def ask(self, job: Job, effect: Effect) -> Evidence:
         """Ask the provider of one effect, or the caller's look-up for a bare mark."""

@@ -6,45 +6,57 @@ Loops, each supervised, each with a pulse that `health()` reads:
     claim      takes up to the free slots; polls with backoff and jitter, woken early where the database can tell
     outcomes   writes finished attempts, many in one commit
     heartbeat  renews leases from a thread and a connection of its own
-    tend       settles expired leases, promotes what is due, announces this worker's kinds, parks what nobody knows
+    tend       settles expired leases, promotes what is due
+    announce   says which kinds this worker knows, parks what nobody knows, forgets old claim ids
     sweep      asks providers about what is uncertain
     journal    hands in receipts that could not be written
 
 Stopping has three steps. The first signal drains: nothing new is claimed, what runs goes on with its lease kept, what
 was claimed and not started is given back without using an attempt. The second, or the end of the grace period, stops
-the handlers; what may have reached a provider ends indeterminate, the rest is given back. The third leaves at once.
+the handlers; what may have reached a provider ends indeterminate, the rest is given back once its code has ended. The
+third leaves at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import functools
+import inspect
 import logging
 import os
 import random
-import signal
 import socket
-import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Awaitable, Sequence
+from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from tenure.errors import Invalid, TenureError, Unavailable
-from tenure.handler import SHUTDOWN, TIMED_OUT, Attempt, Runtime, ending, returning, run_handler
+from tenure.handler import Attempt, Runtime
 from tenure.journal.receipts import ReceiptJournal
+from tenure.loops.attempts import STOP_GRACE, Attempts
 from tenure.loops.heartbeat import Heartbeat
 from tenure.loops.outcomes import Outcomes
+from tenure.loops.process import Process
 from tenure.loops.supervisor import Health, HealthFile, Supervisor
 from tenure.loops.sweeper import Lookup, Sweeper
-from tenure.procedures import hold
-from tenure.procedures.claim import Claim, Cursor, announce, claim, forget_claims, park, promote, recover, withdraw
+from tenure.loops.threads import Threads
+from tenure.procedures.claim import (
+    PROMOTE_MAX,
+    RECOVER_MAX,
+    Cursor,
+    announce,
+    claim,
+    forget_claims,
+    park,
+    promote,
+    recover,
+    withdraw,
+)
 from tenure.procedures.effect import submit_evidence
 from tenure.rules.creation import check_text
 from tenure.rules.lease import check_beat
@@ -60,11 +72,19 @@ POLL_MIN, POLL_MAX = 0.02, 1.0
 CLAIM_MAX = 200
 # After this long a claim begins at the front of its queues again, for rows that committed late.
 CURSOR_LIFETIME = 1.0
-TEND_EVERY = timedelta(seconds=1)
+# How often each loop should succeed; three times as long is the end of health.
+CLAIM_EVERY = OUTCOMES_EVERY = HEARTBEAT_EVERY = TEND_EVERY = timedelta(seconds=1)
+ANNOUNCE_EVERY = timedelta(seconds=2)
+JOURNAL_EVERY = timedelta(minutes=1)
 ANNOUNCED_FOR = timedelta(seconds=15)
 CLAIM_IDS_KEPT = timedelta(days=8)
-# How long a handler that was told to stop may take to do so before its outcome is written without it.
-STOP_GRACE = 1.0
+FORGET_EVERY = timedelta(minutes=15)
+_NOT_RUNNING = {"new": "it was not started", "starting": "it is starting", "stopped": "it has stopped"}
+# Passes of one `tend` over what has expired or come due, so that the other of the two has its turn too.
+_PASSES = 20
+# Seconds: how long a drain waits for the answer to a claim, how long outcomes may still take when the grace period is
+# over, and how long the farewell may take.
+_LAST_CLAIM, _LAST_WRITES, _FAREWELL = 3.0, 0.5, 1.0
 
 
 class Worker:
@@ -82,6 +102,7 @@ class Worker:
         heartbeat: Time between two renewals; at most a third of the shortest lease.
         sweep_every: Time between two sweeps; None leaves sweeping to somebody else.
         grace: How long a drain may take before handlers are stopped.
+        poll: Longest pause between two looks at an empty queue.
         lookup: Asked about bare marks: `(operation_key, job) -> Evidence`.
         journal_dir: Where receipts go that the database did not take, one directory for each store.
         health_file: Written about once a second.
@@ -110,9 +131,12 @@ class Worker:
     ) -> None:
         if type(concurrency) is not int or concurrency < 1:
             raise Invalid(f"concurrency must be a whole number from 1, not {concurrency!r}", code="BAD_ARGUMENT")
+        if isinstance(queues, str) or isinstance(kinds, str):
+            raise Invalid("queues and kinds are lists of names, not one text", code="BAD_ARGUMENT")
         chosen = [app.registry.find(name) for name in kinds] if kinds is not None else list(app.registry)
         if not chosen:
             raise Invalid("the app has no kinds; decorate a handler with @app.job(...)", code="NO_KINDS")
+        self._beat = None if heartbeat is None else _seconds("heartbeat", heartbeat)
         if heartbeat is not None:
             check_beat(heartbeat, min(kind.lease_duration for kind in chosen))
         self.app = app
@@ -121,28 +145,29 @@ class Worker:
         )
         self._kinds = {kind.name: kind for kind in chosen}
         self._concurrency = concurrency
-        self._queues = None if queues is None else list(queues)
+        self._queues = None if queues is None else [check_text("queue", queue) for queue in queues]
         self._tenant = tenant or app.tenant
         self._organization = organization
-        self._beat = None if heartbeat is None else heartbeat.total_seconds()
+        if sweep_every is not None:
+            _seconds("sweep_every", sweep_every)
         self._sweep_every = sweep_every
-        self._grace = grace.total_seconds()
-        self._poll = poll.total_seconds()
+        self.grace = _seconds("grace", grace, zero=True)
+        self._poll = _seconds("poll", poll)
         self._lookup = lookup
         self._journal_dir = None if journal_dir is None else Path(journal_dir)
         self._health_path = None if health_file is None else Path(health_file)
         self._supervisor = Supervisor()
-        self._running: dict[UUID, asyncio.Task[None]] = {}
-        self._attempts: dict[UUID, tuple[Attempt, asyncio.Future[Any]]] = {}
         self._cursor: Cursor = {}
         self._cursor_since = 0.0
         self._claim_id: UUID | None = None
         self._pause = POLL_MIN
+        self._announced = -ANNOUNCED_FOR.total_seconds()
+        self._forgot = time.monotonic()
+        self._attempts: Attempts | None = None
+        self._threads = Threads("tenure-handler")
         self._draining = False
-        self._stopped_early = False
-        self._signals = 0
         self._problems: tuple[str, ...] = ()
-        self._started = False
+        self._state = "new"
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -156,158 +181,214 @@ class Worker:
         await self.stop()
 
     async def start(self) -> None:
-        """Open what is needed and start the loops; raises what the store says before anything is claimed."""
+        """
+        Open what is needed and start the loops; raises what the store says before anything is claimed.
+
+        Raises:
+            Invalid: WORKER_STARTED, a worker runs once; and what the journal or the health file refuses.
+        """
+        if self._state != "new":
+            raise Invalid("this worker was started before; make another with app.worker()", code="WORKER_STARTED")
+        self._state = "starting"
         self._loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
-        self._freed = asyncio.Event()
+        self._wake, self._freed = asyncio.Event(), asyncio.Event()
         self._hurry = asyncio.Event()
-        self._stack = ExitStack()
-        self._store: AsyncStore = await self.app.astore()
-        self._renewing: Store = self._store.blocking()
-        self._stack.callback(self._renewing.close)
-        self._blocking: Store = self._store.blocking()
-        self._stack.callback(self._blocking.close)
-        self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="tenure-handler")
-        self._journal = None if self._journal_dir is None else ReceiptJournal(self._journal_dir)
-        if self._journal is not None:
-            self._stack.callback(self._journal.close)
-        providers = self.app.providers
-        self._runtime = Runtime(self._store, self._blocking, providers, self._journal, self._wait_for)
-        self._sweeper = Sweeper(self._store, providers.by_name, lookup=self._lookup, tenant=self._tenant)
-        await self._announce()
-        supervise = self._supervisor
-        self._outcomes = Outcomes(self._store, supervise.pulse("outcomes", timedelta(seconds=1)), self._written)
-        supervise.follow(supervise.pulses["outcomes"], self._outcomes.step)
-        pulse = supervise.pulse("heartbeat", timedelta(seconds=max(1.0, self._beat or 1.0)))
-        self._heartbeat = Heartbeat(self._renewing, pulse, self._attempt_stopped, beat=self._beat)
-        self._heartbeat.start()
-        supervise.keep("tend", TEND_EVERY, self._tend)
-        if self._sweep_every is not None:
-            supervise.keep("sweep", self._sweep_every, self._sweeper.sweep)
-        if self._journal is not None:
-            supervise.keep("journal", timedelta(minutes=1), self._hand_in)
-        supervise.follow(supervise.pulse("claim", timedelta(seconds=max(1.0, self._poll))), self._claim)
-        self._stack.enter_context(self._blocking.listen(self._wake_soon))
-        self._health_file = None if self._health_path is None else HealthFile(self._health_path, self.health)
-        if self._health_file is not None:
-            self._health_file.start()
-        self._started = True
+        self._not_claiming = asyncio.Event()
+        self._not_claiming.set()
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._stack = AsyncExitStack()
+        try:
+            await self._open()
+        except BaseException:
+            self._state = "stopped"
+            await self._supervisor.end()
+            await self._stack.aclose()
+            raise
+        self._state = "running"
         logger.info("worker %s started: kinds=%s", self.worker_id, ",".join(sorted(self._kinds)))
+
+    async def _open(self) -> None:
+        stack = self._stack
+        handlers: AsyncStore = await self.app.astore()
+        # What the loops and the renewals use is theirs alone: no handler can keep its connections busy.
+        renewing: Store = handlers.blocking()
+        self._apart = Threads("tenure-worker")
+        stack.callback(self._apart.close)
+        stack.push_async_callback(self._run_apart, renewing.close)
+        self._store: AsyncStore = renewing.awaiting()
+        stack.push_async_callback(self._store.close)
+        self._blocking: Store = handlers.blocking()
+        stack.push_async_callback(self._run_apart, self._blocking.close)
+        self._journal = None
+        if self._journal_dir is not None:
+            self._journal = await self._run_apart(partial(ReceiptJournal, self._journal_dir))
+            stack.push_async_callback(self._run_apart, self._journal.close)
+        await self._announce()
+        stack.push_async_callback(self._withdraw)
+        if self._health_path is not None:
+            health = HealthFile(self._health_path, self.health)
+            health.start()
+            stack.push_async_callback(self._run_apart, health.end)
+        listening = self._blocking.listen(self._wake_soon)
+        await self._run_apart(listening.__enter__)
+        stack.push_async_callback(self._run_apart, partial(listening.__exit__, None, None, None))
+        self._start_loops(handlers, renewing)
+
+    def _start_loops(self, handlers: AsyncStore, renewing: Store) -> None:
+        supervise = self._supervisor
+        outcomes = supervise.pulse("outcomes", OUTCOMES_EVERY)
+        self._outcomes = Outcomes(self._store, outcomes, self._written)
+        self._heartbeat = Heartbeat(
+            renewing, supervise.pulse("heartbeat", HEARTBEAT_EVERY), self._attempt_stopped, beat=self._beat
+        )
+        self._runtime = Runtime(
+            handlers, self._blocking, self.app.providers, self._journal, self._wait_for, self._run_apart
+        )
+        self._attempts = Attempts(self._runtime, self._heartbeat, self._outcomes, self._threads, self._slot_freed)
+        sweeper = Sweeper(self._store, self.app.providers.by_name, lookup=self._lookup, tenant=self._tenant)
+        supervise.follow(outcomes, self._outcomes.step)
+        supervise.keep("tend", TEND_EVERY, self._tend)
+        supervise.keep("announce", ANNOUNCE_EVERY, self._announce)
+        if self._sweep_every is not None:
+            swept = supervise.keep("sweep", self._sweep_every, lambda: sweeper.sweep(progress=swept.beat))
+        if self._journal is not None:
+            supervise.keep("journal", JOURNAL_EVERY, self._hand_in)
+        supervise.follow(supervise.pulse("claim", max(CLAIM_EVERY, timedelta(seconds=self._poll))), self._claim)
+        self._heartbeat.start()
+        self._stack.push_async_callback(self._run_apart, self._heartbeat.join)
 
     async def stop(self) -> bool:
         """
         Drain within the grace period, then stop what still runs, and release everything.
 
         Returns:
-            True when every handler ended by itself.
+            True when every handler ended by itself and every outcome is written.
         """
-        if not self._started:
+        if self._state != "running":
             return True
-        self._started = False
-        self.drain()
-        if not await self._ended(self._grace):
-            self.hurry()
-            await self._ended(STOP_GRACE * 2)
-        await self._outcomes_written()
-        self._heartbeat.end()
-        await self._supervisor.end()
-        left = list(self._running.values())
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        self._state = "stopping"
+        clean = False
         try:
-            await self._store.run(withdraw(self.worker_id))
-        except TenureError as error:
-            logger.warning("the announcement of %s runs out by itself: %s", self.worker_id, error.code)
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        if self._health_file is not None:
-            await asyncio.to_thread(self._health_file.end)
-        await asyncio.to_thread(self._stack.close)
-        clean = not self._stopped_early
+            clean = await self._wind_down()
+        finally:
+            await self._close()
         logger.info("worker %s stopped, %s", self.worker_id, "drained" if clean else "with handlers stopped")
         return clean
 
+    async def _wind_down(self) -> bool:
+        attempts = self._attempts
+        assert attempts is not None
+        until = time.monotonic() + self.grace
+        self.drain()
+        # A claim on its way is waited for, so that what it takes can be given back.
+        await self._unless_hurried(self._not_claiming.wait(), min(until, time.monotonic() + _LAST_CLAIM))
+        if not await self._unless_hurried(attempts.ended(), until):
+            self.hurry()
+            if not await _wait(attempts.ended(), STOP_GRACE):
+                attempts.abandon()
+        until = max(until if not self._hurry.is_set() else 0.0, time.monotonic() + _LAST_WRITES)
+        written = await _wait(self._outcomes.drained(), until - time.monotonic())
+        if not written:
+            logger.warning("some outcomes could not be written; their leases run out by themselves")
+        return written and not attempts.stopped_early
+
+    async def _close(self) -> None:
+        attempts = self._attempts
+        assert attempts is not None
+        self._heartbeat.end()
+        await self._supervisor.end()
+        await attempts.forget()
+        for call in list(self._calls):
+            # Calls that threads wait for: the loop may end, and they would wait for ever.
+            call.cancel()
+        self._threads.close()
+        self._state = "stopped"
+        if self._threads.busy:
+            # Their last words still find a store and a journal.
+            self._stack.push_async_callback(self._run_apart, self._threads.join)
+            self._closing = self._loop.create_task(self._stack.aclose(), name="tenure-close")
+        else:
+            await self._stack.aclose()
+
     async def main(self) -> int:
         """
-        Run as a process until a signal asks to stop.
+        Run as a process until a signal asks to stop; in the main thread.
+
+        Handlers that never end do not keep the process: it is gone soon after the grace period.
 
         Returns:
             The exit status: 0 when everything ended by itself, 1 when handlers had to be stopped.
         """
-        self._asked = asyncio.Event()
-        await self.start()
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        for number in before:
-            # Not loop.add_signal_handler: the third signal must leave although a handler blocks the loop.
-            signal.signal(number, self._signalled)
-        try:
-            await self._asked.wait()
-            clean = await self.stop()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        alive = [t for t in threading.enumerate() if t.name.startswith("tenure-handler") and t.is_alive()]
-        if alive and not clean:
-            # Threads cannot be stopped; what they may still do is refused by the fence.
-            logger.warning("leaving with %d handlers still in their threads", len(alive))
-            logging.shutdown()
-            os._exit(1)
-        return 0 if clean else 1
+        return await Process(self).run()
 
-    def _signalled(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        self._signals += 1
-        if self._signals == 1:
-            self._loop.call_soon_threadsafe(self._asked.set)
-            self._draining = True
-        elif self._signals == 2:
-            self._loop.call_soon_threadsafe(self.hurry)
-        else:
-            os.write(2, b"tenure: leaving at once; leases run out by themselves\n")
-            os._exit(128 + number)
+    def claim_no_more(self) -> None:
+        """Claim nothing new; safe inside a signal handler."""
+        self._draining = True
 
     def drain(self) -> None:
-        """Claim nothing new; what runs goes on."""
-        self._draining = True
-        self._wake.set()
-        self._freed.set()
+        """Claim nothing new, give back what is not started; what runs goes on."""
+        self.claim_no_more()
+        if self._attempts is not None:
+            self._attempts.return_unstarted()
+            self._wake.set()
+            self._freed.set()
 
     def hurry(self) -> None:
         """Stop the handlers that still run."""
-        self._draining = True
-        self._hurry.set()
-        for attempt, handler in list(self._attempts.values()):
-            if not attempt.ended:
-                self._stopped_early = True
-                attempt.halt(SHUTDOWN, "the worker was told to stop before the handler ended")
-                if attempt.kind.is_async:
-                    handler.cancel()
+        self.drain()
+        if self._attempts is not None:
+            self._hurry.set()
+            self._attempts.hurry()
 
-    async def _ended(self, within: float) -> bool:
-        """Wait until no handler runs, the time is over, or somebody is in a hurry (which ends the first wait)."""
-        until = time.monotonic() + within
-        hurried = self._hurry.is_set()
-        while self._running and time.monotonic() < until and self._hurry.is_set() == hurried:
-            await asyncio.wait(self._running.values(), timeout=min(0.1, max(0.0, until - time.monotonic())))
-        return not self._running
+    @property
+    def threads_busy(self) -> int:
+        """How many threads are in a handler."""
+        return self._threads.busy
 
-    async def _outcomes_written(self) -> None:
+    async def _unless_hurried(self, awaitable: Awaitable[object], until: float) -> bool:
+        """Wait; False when the time is over or somebody is in a hurry."""
+        wanted, hurry = asyncio.ensure_future(awaitable), asyncio.ensure_future(self._hurry.wait())
         try:
-            await asyncio.wait_for(self._outcomes.drained(), timeout=STOP_GRACE * 2)
-        except TimeoutError:
-            self._stopped_early = True
-            logger.warning("some outcomes could not be written; their leases run out by themselves")
+            await asyncio.wait(
+                {wanted, hurry}, timeout=max(0.0, until - time.monotonic()), return_when=asyncio.FIRST_COMPLETED
+            )
+            return wanted.done()
+        finally:
+            wanted.cancel()
+            hurry.cancel()
+
+    async def _withdraw(self) -> None:
+        try:
+            await asyncio.wait_for(self._store.run(withdraw(self.worker_id)), _FAREWELL)
+        except (TenureError, TimeoutError) as error:
+            logger.warning("the announcement of %s runs out by itself: %s", self.worker_id, type(error).__name__)
 
     # --- claiming -----------------------------------------------------------------------------------------------------
 
     async def _claim(self) -> None:
-        free = self._concurrency - len(self._running)
-        if self._draining:
-            await asyncio.sleep(self._poll)
-            return
-        if free <= 0:
+        attempts = self._attempts
+        assert attempts is not None
+        self._wake.clear()
+        self._freed.clear()
+        free = self._concurrency - len(attempts)
+        # While draining, only a claim whose answer is not known yet is asked for again, so that it can be given back.
+        if (self._draining and self._claim_id is None) or free <= 0:
             await self._sleep(self._freed, self._poll)
             return
+        self._not_claiming.clear()
+        try:
+            full, found = await self._take(attempts, free)
+        finally:
+            if self._claim_id is None:
+                self._not_claiming.set()
+        if found:
+            self._pause = POLL_MIN
+        if not full:
+            await self._sleep(self._wake, self._pause)
+            if not found:
+                self._pause = min(self._pause * 2, self._poll)
+
+    async def _take(self, attempts: Attempts, free: int) -> tuple[bool, bool]:
         if time.monotonic() - self._cursor_since > CURSOR_LIFETIME:
             self._cursor, self._cursor_since = {}, time.monotonic()
         # The same id until an answer came: a claim whose reply was lost gives the same leases again.
@@ -329,119 +410,79 @@ class Worker:
         )
         self._claim_id = None
         self._cursor = {**self._cursor, **taken.cursor}
+        if self._draining:
+            attempts.return_unstarted()
         if taken.claims:
-            self._pause = POLL_MIN
-            await self._begin(taken.claims, sent)
-        if not taken.full:
-            await self._sleep(self._wake, self._pause)
-            if not taken.claims:
-                self._pause = min(self._pause * 2, self._poll)
+            attempts.begin([Attempt(one.job, one.lease, self._kinds[one.job.kind], sent) for one in taken.claims])
+        return taken.full, bool(taken.claims)
 
     async def _sleep(self, event: asyncio.Event, longest: float) -> None:
-        event.clear()
-        try:
-            await asyncio.wait_for(event.wait(), random.uniform(longest / 2, longest))  # noqa: S311 - spreads load
-        except TimeoutError:
-            return
-        self._pause = POLL_MIN
+        """Wait for the event, which was cleared before anybody looked, or for a jittered pause."""
+        if await _wait(event.wait(), random.uniform(longest / 2, longest)):  # noqa: S311 - spreads load
+            self._pause = POLL_MIN
 
-    async def _begin(self, claims: list[Claim], sent: float) -> None:
-        if self._draining:
-            await self._store.run(hold.hold([hold.releasing(one.lease, "the worker is stopping") for one in claims]))
-            return
-        attempts = [Attempt(one.job, one.lease, self._kinds[one.job.kind], sent) for one in claims]
-        self._heartbeat.add(attempts)
-        for attempt in attempts:
-            task = asyncio.create_task(self._perform(attempt), name=f"tenure-job-{attempt.job.id}")
-            self._running[attempt.lease.attempt_id] = task
-            task.add_done_callback(functools.partial(self._free, attempt.lease.attempt_id))
-
-    def _free(self, key: UUID, _: asyncio.Task[None]) -> None:
-        self._running.pop(key, None)
-        self._attempts.pop(key, None)
+    def _slot_freed(self) -> None:
         self._freed.set()
         self._wake.set()
-
-    # --- one attempt --------------------------------------------------------------------------------------------------
-
-    async def _perform(self, attempt: Attempt) -> None:
-        if self._draining:
-            self._outcomes.add(attempt, hold.releasing(attempt.lease, "the worker is stopping"))
-            return
-        limit = attempt.kind.timeout
-        attempt.progressed = time.monotonic()
-        attempt.deadline = None if limit is None else attempt.progressed + limit.total_seconds()
-        handler = asyncio.ensure_future(run_handler(attempt, self._runtime, self._in_thread))
-        self._attempts[attempt.lease.attempt_id] = (attempt, handler)
-        if attempt.stop is not None and attempt.kind.is_async:
-            handler.cancel()
-        await asyncio.wait({handler}, timeout=None if limit is None else limit.total_seconds())
-        if not handler.done():
-            attempt.halt(TIMED_OUT, f"the handler ran longer than {limit}")
-            if attempt.kind.is_async:
-                handler.cancel()
-                await asyncio.wait({handler}, timeout=STOP_GRACE)
-        attempt.ended = True
-        self._outcomes.add(attempt, self._ask(attempt, handler))
-        if not handler.done():
-            # Its slot counts as used until it really ends: a thread cannot be stopped, only refused.
-            await asyncio.wait({handler})
-            if not handler.cancelled():
-                handler.exception()
-
-    def _ask(self, attempt: Attempt, handler: asyncio.Future[Any]) -> hold.Ask | None:
-        if not handler.done():
-            assert attempt.stop is not None
-            return ending(attempt, attempt.stop)
-        if handler.cancelled():
-            return ending(attempt, attempt.stop or asyncio.CancelledError("the handler was cancelled"))
-        error = handler.exception()
-        if error is None:
-            return returning(attempt, handler.result())
-        logger.info("handler raised: job=%s error=%s", attempt.job.id, type(error).__name__)
-        return ending(attempt, error)
 
     def _written(self, attempt: Attempt) -> None:
         self._heartbeat.remove(attempt)
 
     def _attempt_stopped(self, attempt: Attempt) -> None:
-        """Called from the heartbeat's thread: a handler has to stop."""
-
-        def cancel() -> None:
-            known = self._attempts.get(attempt.lease.attempt_id)
-            if known is not None and attempt.kind.is_async and not attempt.ended:
-                known[1].cancel()
-
-        self._loop.call_soon_threadsafe(cancel)
-
-    async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        context = contextvars.copy_context()
-        return await self._loop.run_in_executor(self._threads, context.run, work)
+        assert self._attempts is not None
+        self._attempts.stopped(attempt)
 
     def _wait_for(self, awaitable: Awaitable[Any]) -> Any:
         """Run an awaitable for a handler that is in a thread."""
 
         async def wait() -> Any:
-            return await awaitable
+            task = asyncio.current_task()
+            assert task is not None
+            self._calls.add(task)
+            try:
+                return await awaitable
+            finally:
+                self._calls.discard(task)
 
-        return asyncio.run_coroutine_threadsafe(wait(), self._loop).result()
+        waiting = wait()
+        try:
+            called = asyncio.run_coroutine_threadsafe(waiting, self._loop)
+        except RuntimeError:
+            # The loop has ended, and the worker with it.
+            waiting.close()
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
+            raise asyncio.CancelledError from None
+        return called.result()
+
+    async def _run_apart(self, function: Any) -> Any:
+        """Run a blocking function of the worker's own in a thread that no handler uses."""
+        return await self._apart.run(function)
 
     # --- the other loops ----------------------------------------------------------------------------------------------
 
     async def _tend(self) -> None:
-        moved = await self._store.run(recover()) + await self._store.run(promote())
-        if not self._draining:
-            if time.monotonic() - self._announced > ANNOUNCED_FOR.total_seconds() / 3:
-                await self._announce()
-            moved += await self._store.run(park())
-        if random.random() < 0.001:  # noqa: S311 - about every quarter of an hour
-            await self._store.run(forget_claims(CLAIM_IDS_KEPT))
+        moved = 0
+        for procedure, most in ((recover, RECOVER_MAX), (promote, PROMOTE_MAX)):
+            for _ in range(_PASSES):
+                found = await self._store.run(procedure(most))
+                moved += found
+                if found < most:
+                    break
         if moved:
             self._wake.set()
 
     async def _announce(self) -> None:
-        self._announced = time.monotonic()
-        await self._store.run(announce(self.worker_id, list(self._kinds), ANNOUNCED_FOR))
+        if self._draining:
+            return
+        if time.monotonic() - self._announced > ANNOUNCED_FOR.total_seconds() / 3:
+            await self._store.run(announce(self.worker_id, list(self._kinds), ANNOUNCED_FOR))
+            self._announced = time.monotonic()
+        if await self._store.run(park()):
+            self._wake.set()
+        if time.monotonic() - self._forgot > FORGET_EVERY.total_seconds():
+            self._forgot = time.monotonic()
+            await self._store.run(forget_claims(CLAIM_IDS_KEPT))
 
     async def _hand_in(self) -> None:
         journal = self._journal
@@ -450,7 +491,7 @@ class Worker:
         def submit(operation_key: str, evidence: Any, attempt_id: UUID) -> None:
             self._blocking.run(submit_evidence(operation_key, evidence, attempt_id))
 
-        report = await asyncio.to_thread(journal.hand_in, submit)
+        report = await self._run_apart(partial(journal.hand_in, submit))
         # Old ones too: a receipt that the store refused stays a problem until a person has dealt with it.
         self._problems = tuple(
             [f"receipt {one.sequence} in {one.path.name} was refused: {one.code}" for one in report.refused]
@@ -470,7 +511,26 @@ class Worker:
     # --- health -------------------------------------------------------------------------------------------------------
 
     def health(self) -> Health:
-        """Say how the worker is; callable from any thread."""
+        """Say how the worker is; callable from any thread. One that does not run is not well."""
         loops = self._supervisor.loops()
-        ok = all(one.ok for one in loops.values()) and not self._problems
-        return Health(ok, self.worker_id, len(self._running), self._draining, loops, self._problems)
+        problems = self._problems
+        if self._state not in {"running", "stopping"}:
+            problems = (*problems, _NOT_RUNNING[self._state])
+        ok = bool(loops) and all(one.ok for one in loops.values()) and not problems
+        running = 0 if self._attempts is None else len(self._attempts)
+        return Health(ok, self.worker_id, running, self._draining, loops, problems)
+
+
+async def _wait(awaitable: Awaitable[object], seconds: float) -> bool:
+    """Wait for at most so long; whether it came to its end."""
+    try:
+        await asyncio.wait_for(awaitable, max(0.0, seconds))
+    except TimeoutError:
+        return False
+    return True
+
+
+def _seconds(name: str, duration: timedelta, *, zero: bool = False) -> float:
+    if not isinstance(duration, timedelta) or duration < timedelta(0) or (not zero and not duration):
+        raise Invalid(f"{name} is a timedelta {'of zero or more' if zero else 'above zero'}", code="BAD_DURATION")
+    return duration.total_seconds()

@@ -1,0 +1,243 @@
+"""
+Run handlers, and end them when they have to.
+
+Nothing can stop a thread, and a coroutine may refuse to be cancelled. So an attempt's slot is used until its code has
+really ended, whatever was written about it meanwhile, and what such code still tries to write is refused by the fence.
+
+Why an attempt is stopped decides what is written and when:
+
+    timed out    at once, after a short wait: its status must not wait for a handler that hangs
+    cancelled    when the handler has ended; its lease is not renewed any more, so recovery says it otherwise
+    shutdown     when the handler has ended; or at the very end of the worker, indeterminate where a call may be out
+    lease lost   nothing
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from tenure.errors import Permanent
+from tenure.handler import (
+    LEASE_LOST,
+    SHUTDOWN,
+    TIMED_OUT,
+    AsyncContext,
+    Attempt,
+    Context,
+    Runtime,
+    abandoning,
+    ending,
+    returning,
+)
+from tenure.loops.heartbeat import Heartbeat
+from tenure.loops.outcomes import Outcomes
+from tenure.loops.threads import Threads
+from tenure.procedures import hold
+
+logger = logging.getLogger("tenure.worker")
+
+# Seconds. How long a handler that was told to stop may take to do so before its outcome is written without it.
+STOP_GRACE = 1.0
+_STOPPING = "the worker is stopping"
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    attempt: Attempt
+    stopping: asyncio.Event
+    handler: asyncio.Future[Any] | None = None
+    # Its outcome was handed on; what the handler still does changes nothing.
+    told: bool = False
+
+
+class Attempts:
+    """
+    The attempts of one worker while their handlers run.
+
+    Args:
+        freed: Called when a handler has ended and its slot is free.
+    """
+
+    def __init__(
+        self, runtime: Runtime, heartbeat: Heartbeat, outcomes: Outcomes, threads: Threads, freed: Callable[[], None]
+    ) -> None:
+        self._runtime = runtime
+        self._heartbeat = heartbeat
+        self._outcomes = outcomes
+        self._threads = threads
+        self._freed = freed
+        self._loop = asyncio.get_running_loop()
+        self._running: dict[UUID, _Running] = {}
+        self._tasks: dict[UUID, asyncio.Task[None]] = {}
+        self._returning = False
+        self._stopped_early = False
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether a handler was stopped because the worker had to end."""
+        return self._stopped_early
+
+    def begin(self, attempts: list[Attempt]) -> None:
+        """Run the handlers of attempts just claimed; give them back where the worker is being drained."""
+        self._heartbeat.add(attempts)
+        for attempt in attempts:
+            key = attempt.lease.attempt_id
+            self._running[key] = _Running(attempt, asyncio.Event())
+            task = self._tasks[key] = asyncio.create_task(
+                self._perform(self._running[key]), name=f"tenure-job-{attempt.job.id}"
+            )
+            task.add_done_callback(partial(self._end, key))
+
+    def _end(self, key: UUID, task: asyncio.Task[None]) -> None:
+        running = self._running.pop(key)
+        self._tasks.pop(key)
+        if not task.cancelled() and task.exception() is not None:
+            # A mistake of ours. The lease must not be kept for an attempt that nobody looks after.
+            logger.error("attempt lost: job=%s error=%s", running.attempt.job.id, type(task.exception()).__name__)
+            self._heartbeat.remove(running.attempt)
+        self._freed()
+
+    def return_unstarted(self) -> None:
+        """From now on give back what is not started yet, its attempt not used."""
+        self._returning = True
+
+    def stopped(self, attempt: Attempt) -> None:
+        """Look after an attempt that has to stop; callable from any thread."""
+
+        def tell() -> None:
+            known = self._running.get(attempt.lease.attempt_id)
+            if known is not None:
+                known.stopping.set()
+
+        try:
+            self._loop.call_soon_threadsafe(tell)
+        except RuntimeError:
+            logger.debug("an attempt was stopped after the loop was closed: job=%s", attempt.job.id)
+
+    def hurry(self) -> None:
+        """Tell every handler that still runs to stop."""
+        for running in list(self._running.values()):
+            if not running.attempt.ended:
+                self._stopped_early = True
+                running.attempt.halt(SHUTDOWN, "the worker was told to stop before the handler ended")
+                running.stopping.set()
+
+    def abandon(self) -> None:
+        """Write what can be said of handlers that were told to stop and did not."""
+        for running in list(self._running.values()):
+            if not running.told:
+                self._stopped_early = True
+                self._tell(running, abandoning(running.attempt))
+
+    async def ended(self) -> None:
+        """Wait until no handler runs."""
+        while self._tasks:
+            await asyncio.wait(self._tasks.values())
+
+    async def forget(self) -> None:
+        """Look after the attempts no longer; what still runs is left to itself."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- one attempt --------------------------------------------------------------------------------------------------
+
+    async def _perform(self, running: _Running) -> None:
+        attempt = running.attempt
+        if self._returning:
+            self._tell(running, hold.releasing(attempt.lease, _STOPPING))
+            return
+        attempt.begin()
+        handler = running.handler = asyncio.ensure_future(run_handler(attempt, self._runtime, self._threads.run))
+        handler.add_done_callback(lambda _: running.stopping.set())
+        while not handler.done() and not attempt.judge():
+            await _within(running.stopping, attempt.next_look())
+            running.stopping.clear()
+        if not handler.done():
+            await self._stop(running, handler)
+        if not running.told:
+            self._tell(running, _ask(attempt, handler))
+
+    async def _stop(self, running: _Running, handler: asyncio.Future[Any]) -> None:
+        attempt = running.attempt
+        assert attempt.stop is not None
+        if attempt.kind.is_async:
+            handler.cancel()
+        if attempt.stop.code in {TIMED_OUT, LEASE_LOST}:
+            # Half of what is left of the lease at most: the other half is for writing.
+            await asyncio.wait({handler}, timeout=max(0.0, min(STOP_GRACE, attempt.trusted / 2)))
+            if not handler.done():
+                self._tell(running, ending(attempt, attempt.stop))
+        await asyncio.wait({handler})
+
+    def _tell(self, running: _Running, ask: hold.Ask | None) -> None:
+        running.told = True
+        running.attempt.ended = True
+        self._outcomes.add(running.attempt, ask)
+
+
+def _ask(attempt: Attempt, handler: asyncio.Future[Any]) -> hold.Ask | None:
+    if handler.cancelled():
+        # Without a stop it is the handler's own doing, and an error like any other.
+        error: BaseException | None = attempt.stop or asyncio.CancelledError("the handler cancelled itself")
+    else:
+        error = handler.exception()
+    if error is None:
+        return returning(attempt, handler.result())
+    logger.info("handler raised: job=%s error=%s", attempt.job.id, type(error).__name__)
+    return ending(attempt, error)
+
+
+async def _within(event: asyncio.Event, seconds: float) -> None:
+    # Not wait_for, which makes a task for each wait.
+    loop = asyncio.get_running_loop()
+    timer = loop.call_at(loop.time() + seconds, event.set)
+    try:
+        await event.wait()
+    finally:
+        timer.cancel()
+
+
+async def run_handler(
+    attempt: Attempt, runtime: Runtime, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
+) -> Any:
+    """
+    Run the handler of an attempt and give its result.
+
+    Args:
+        in_thread: Runs a blocking function in one of the worker's threads, with this task's context variables.
+    Raises:
+        Whatever the handler raises; `ending` turns it into what is written.
+    """
+    kind, job = attempt.kind, attempt.job
+    if job.unreadable is not None:
+        raise Permanent(f"the stored payload cannot be read: {job.unreadable}", code="UNREADABLE_PAYLOAD")
+    payload = kind.decode(job.payload)
+    try:
+        if kind.is_async:
+            result = await kind.function(AsyncContext(attempt, runtime), payload)
+        else:
+            context = Context(attempt, runtime)
+            result = await in_thread(lambda: kind.function(context, payload))
+    except SystemExit:
+        # A handler ends its attempt, not the worker with everybody else's.
+        raise RuntimeError("the handler called sys.exit") from None
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise Permanent(
+            f"the handler of kind {kind.name!r} returned an awaitable that nobody awaited; declare it `async def`",
+            code="HANDLER_SIGNATURE",
+        )
+    return kind.jsonable(result)
