@@ -526,7 +526,9 @@ JOIN (
     UNION
     SELECT o.job_id FROM tenure.effect e JOIN tenure.outcome o ON o.job_id = e.job_id WHERE e.state IN ('pending', 'unknown')
     UNION
-    SELECT v.job_id FROM tenure.evidence v JOIN tenure.escalation s ON s.job_id = v.job_id WHERE v.contradicts
+    SELECT o.job_id FROM tenure.evidence v
+    JOIN tenure.escalation s ON s.job_id = v.job_id JOIN tenure.outcome o ON o.job_id = v.job_id
+    WHERE v.contradicts
 ) c ON c.job_id = j.job_id
 WHERE j.tenant = %(tenant)b AND j.organization = %(organization)b AND j.project = %(project)b
 ORDER BY j.created_at, j.job_id
@@ -542,7 +544,9 @@ JOIN (
     UNION
     SELECT o.job_id FROM tenure.effect e JOIN tenure.outcome o ON o.job_id = e.job_id WHERE e.state IN ('pending', 'unknown')
     UNION
-    SELECT v.job_id FROM tenure.evidence v JOIN tenure.escalation s ON s.job_id = v.job_id WHERE v.contradicts
+    SELECT o.job_id FROM tenure.evidence v
+    JOIN tenure.escalation s ON s.job_id = v.job_id JOIN tenure.outcome o ON o.job_id = v.job_id
+    WHERE v.contradicts
 ) c ON c.job_id = j.job_id
 WHERE %(tenant)b::text IS NULL OR j.tenant = %(tenant)b
 ORDER BY j.tenant, j.organization, j.project;

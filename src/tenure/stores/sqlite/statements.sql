@@ -376,7 +376,9 @@ JOIN (
     UNION
     SELECT o.job_id FROM tenure_effect e JOIN tenure_outcome o ON o.job_id = e.job_id WHERE e.state IN ('pending', 'unknown')
     UNION
-    SELECT v.job_id FROM tenure_evidence v JOIN tenure_escalation s ON s.job_id = v.job_id WHERE v.contradicts = 1
+    SELECT o.job_id FROM tenure_evidence v
+    JOIN tenure_escalation s ON s.job_id = v.job_id JOIN tenure_outcome o ON o.job_id = v.job_id
+    WHERE v.contradicts = 1
 ) c ON c.job_id = j.job_id
 WHERE j.tenant = :tenant AND j.organization = :organization AND j.project = :project
 ORDER BY j.created_at, j.job_id
@@ -392,7 +394,9 @@ JOIN (
     UNION
     SELECT o.job_id FROM tenure_effect e JOIN tenure_outcome o ON o.job_id = e.job_id WHERE e.state IN ('pending', 'unknown')
     UNION
-    SELECT v.job_id FROM tenure_evidence v JOIN tenure_escalation s ON s.job_id = v.job_id WHERE v.contradicts = 1
+    SELECT o.job_id FROM tenure_evidence v
+    JOIN tenure_escalation s ON s.job_id = v.job_id JOIN tenure_outcome o ON o.job_id = v.job_id
+    WHERE v.contradicts = 1
 ) c ON c.job_id = j.job_id
 WHERE :tenant IS NULL OR j.tenant = :tenant
 ORDER BY j.tenant, j.organization, j.project;
