@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from tenure.stores.postgres.store import PostgresStore
 from tests.stores_postgres.toy import MIGRATIONS, STATEMENTS, Awaiting, Blocking
 from tests.support.postgres import Databases
 from tests.support.proxy import Proxy
-from tenure.stores.postgres.store import PostgresStore
 
 Maker: TypeAlias = Callable[..., Any]
 

@@ -143,7 +143,7 @@ def test_leaving_a_parents_block_in_the_child_touches_nothing(database: str) -> 
 def test_a_listener_stays_with_the_parent(database: str) -> None:
     store = Blocking(database)
     woken = threading.Semaphore(0)
-    with store.store.listen(lambda: woken.release()):
+    with store.store.listen(woken.release):
         assert woken.acquire(timeout=10)
         assert in_child(lambda: str(store.run(add(1)))) == "1"
         store.store.notify()

@@ -15,7 +15,7 @@ from psycopg.types.json import set_json_loads
 from tenure.errors import Conflict, Invalid, Unavailable
 from tenure.yields import AfterCommit, Each, Script, Statement, procedure
 from tests.stores_postgres.conftest import Maker
-from tests.stores_postgres.toy import MIGRATIONS, MORE, Awaiting, Blocking, add, ask, count, fail, put, put_then
+from tests.stores_postgres.toy import MIGRATIONS, MORE, Awaiting, Blocking, add, ask, count, fail, put, put_then, raised
 from tests.support.postgres import Databases
 from tests.support.proxy import Proxy
 
@@ -153,15 +153,17 @@ def test_an_autocommit_connection_is_refused_outside_a_transaction_and_taken_ins
 
 def test_inside_the_drivers_transaction_block(database: str) -> None:
     store = Blocking(database)
-    with psycopg.connect(database, autocommit=True) as connection:
-        with pytest.raises(KeyError), connection.transaction():
+
+    def fail_inside(connection: psycopg.Connection) -> None:
+        with connection.transaction():
             store.store.join(connection).run(put((uuid4(), "gone", 1)))
             raise KeyError
+
+    with psycopg.connect(database, autocommit=True) as connection:
+        raised(KeyError, fail_inside, connection)
         with connection.transaction(), store.store.join(connection) as tx:
             tx.run(put((uuid4(), "kept", 1)))
-            with pytest.raises(KeyError), connection.transaction():
-                tx.run(put((uuid4(), "gone", 1)))
-                raise KeyError
+            raised(KeyError, fail_inside, connection)
             assert tx.execute("SELECT count(*) FROM tenure.note").fetchall() == [(1,)]
             assert tx.execute("SELECT %s", ["a"]).fetchall() == [("a",)]
     assert store.run(count()) == 1

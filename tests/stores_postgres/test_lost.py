@@ -26,6 +26,7 @@ from tests.stores_postgres.toy import (
     count,
     look,
     put,
+    raised,
     read_add,
 )
 from tests.support.postgres import Server
@@ -181,8 +182,7 @@ def test_a_cancelled_caller_leaves_the_connection_in_order(proxy: Proxy) -> None
 
     async def cancel() -> None:
         sleeping = asyncio.create_task(store.store.run(_put_and_sleep()))
-        while not any("pg_sleep" in text for text in proxy.statements):
-            await asyncio.sleep(0.01)
+        assert await asyncio.to_thread(proxy.wait_for_statement, "pg_sleep")
         sleeping.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sleeping
@@ -269,11 +269,14 @@ def test_a_block_whose_commit_was_lost_is_found_undone(make: Maker, proxy: Proxy
 def test_a_block_cut_in_the_middle_is_undone(make: Maker, proxy: Proxy) -> None:
     store = make(proxy.url)
     store.run(count())
-    with pytest.raises(Unavailable) as error, store.transaction() as tx:
-        tx.run(put((uuid4(), "x", 1)))
-        proxy.reset()
-        tx.run(put((uuid4(), "y", 1)))
-    assert error.value.code == "CONNECTION_LOST"
+
+    def block() -> None:
+        with store.transaction() as tx:
+            tx.run(put((uuid4(), "x", 1)))
+            proxy.reset()
+            tx.run(put((uuid4(), "y", 1)))
+
+    assert raised(Unavailable, block).code == "CONNECTION_LOST"
     assert store.run(count()) == 0
 
 
@@ -292,9 +295,7 @@ def test_a_block_whose_server_came_back_as_another_is_uncertain(postgres_server:
         store.migrate()
         with ThreadPoolExecutor(1) as thread:
             outcome = thread.submit(_block_with_a_lost_reply, store, proxy)
-            while not proxy.seen["lost_replies"]:
-                assert not outcome.done()
-                time.sleep(0.005)
+            assert proxy.wait_for_lost_reply()
             postgres_server.stop("fast")
             postgres_server.start()
             proxy.refusing = False

@@ -118,7 +118,7 @@ def test_one_killed_in_the_middle_leaves_the_way_free(postgres_database: str) ->
         assert store.migrate() == ["0001_start"]
 
 
-def test_a_held_lock_is_waited_for(make: Maker, postgres_database: str) -> None:
+def test_a_held_lock_is_waited_for(postgres_database: str) -> None:
     held = threading.Event()
     free = threading.Event()
 
@@ -133,9 +133,11 @@ def test_a_held_lock_is_waited_for(make: Maker, postgres_database: str) -> None:
     held.wait(30)
     # Longer than one wait for the lock, so that there was a second one.
     threading.Timer(2.5, free.set).start()
-    assert make(postgres_database).migrate() == ["0001_start"]
+    store = Blocking(postgres_database)
+    assert store.migrate() == ["0001_start"]
     assert free.is_set()
     holder.join()
+    store.close()
 
 
 def test_the_reply_to_the_last_commit_may_get_lost(make: Maker, postgres_database: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tenure.errors import Conflict, IllegalMove, Invalid, Unavailable
 from tenure.yields import AfterCommit
 from tests.stores_postgres.conftest import Maker
-from tests.stores_postgres.toy import Awaiting, Blocking, add, ask, count, fail, look, put, put_then
+from tests.stores_postgres.toy import Awaiting, Blocking, add, ask, count, fail, look, put, put_then, raised
 from tests.support.proxy import Proxy
 
 
@@ -41,11 +41,15 @@ def test_a_block_commits_procedures_and_sql_together(make: Maker, database: str)
 
 def test_a_block_that_raises_leaves_nothing(make: Maker, database: str) -> None:
     store = make(database, pool_size=1)
-    for error in (Conflict("no"), KeyError("bug"), KeyboardInterrupt()):
-        with pytest.raises(type(error)), store.transaction() as tx:
+
+    def block(error: BaseException) -> None:
+        with store.transaction() as tx:
             tx.run(put((uuid4(), "x", 1)))
             tx.execute("INSERT INTO tenure.counter VALUES ('n', 1)")
             raise error
+
+    for error in (Conflict("no"), KeyError("bug"), KeyboardInterrupt()):
+        assert raised(type(error), block, error) is error
     assert store.run(count()) == 0
     assert store.run(add(0)) == 0
 
@@ -75,21 +79,28 @@ def test_the_callers_own_error_stays_the_drivers(make: Maker, database: str) -> 
 
 def test_a_swallowed_error_is_not_committed_in_silence(make: Maker, database: str) -> None:
     store = make(database)
-    with pytest.raises(IllegalMove, match="swallowed") as error, store.transaction() as tx:
-        tx.run(put((uuid4(), "x", 1)))
-        with pytest.raises(psycopg.Error):
-            tx.execute("SELECT 1/0")
-    assert error.value.code == "TRANSACTION_ENDED"
+
+    def block() -> None:
+        with store.transaction() as tx:
+            tx.run(put((uuid4(), "x", 1)))
+            raised(psycopg.Error, tx.execute, "SELECT 1/0")
+
+    error = raised(IllegalMove, block)
+    assert error.code == "TRANSACTION_ENDED"
+    assert "swallowed" in str(error)
     assert store.run(count()) == 0
 
 
 @pytest.mark.parametrize("word", ["COMMIT", "ROLLBACK"])
 def test_a_block_ended_inside_says_so(make: Maker, database: str, word: str) -> None:
     store = make(database, pool_size=1)
-    with pytest.raises(IllegalMove) as error, store.transaction() as tx:
-        tx.run(put((uuid4(), "x", 1)))
-        tx.execute(word)
-    assert error.value.code == "TRANSACTION_ENDED"
+
+    def block() -> None:
+        with store.transaction() as tx:
+            tx.run(put((uuid4(), "x", 1)))
+            tx.execute(word)
+
+    assert raised(IllegalMove, block).code == "TRANSACTION_ENDED"
     assert store.run(count()) == (1 if word == "COMMIT" else 0)
 
 
@@ -107,24 +118,31 @@ def test_after_the_block_it_is_over(make: Maker, database: str) -> None:
 def test_an_error_for_after_the_commit_waits_for_it(make: Maker, database: str) -> None:
     store = make(database)
     wanted = AfterCommit(Conflict("after the block"))
-    with pytest.raises(Conflict, match="after the block"), store.transaction() as tx:
-        assert tx.run(put_then(uuid4(), wanted)) is wanted
-        tx.run(put((uuid4(), "x", 1)))
+
+    def block(error: Exception | None) -> None:
+        with store.transaction() as tx:
+            assert tx.run(put_then(uuid4(), wanted)) is wanted
+            tx.run(put((uuid4(), "x", 1)))
+            if error is not None:
+                raise error
+
+    assert raised(Conflict, block, None) is wanted.error
     assert store.run(count()) == 2
-    with pytest.raises(KeyError), store.transaction() as tx:
-        tx.run(put_then(uuid4(), wanted))
-        raise KeyError
+    raised(KeyError, block, KeyError())
     assert store.run(count()) == 2
 
 
 def test_a_block_that_lasts_too_long_is_undone(make: Maker, database: str) -> None:
     store = make(database, pool_size=1)
-    with pytest.raises(Unavailable) as error, store.transaction(deadline=timedelta(seconds=0.2)) as tx:
-        tx.run(put((uuid4(), "x", 1)))
-        late = time.monotonic() + 0.25
-        while time.monotonic() < late:
-            pass
-    assert error.value.code == "TRANSACTION_TIMEOUT"
+
+    def block() -> None:
+        with store.transaction(deadline=timedelta(seconds=0.2)) as tx:
+            tx.run(put((uuid4(), "x", 1)))
+            late = time.monotonic() + 0.25
+            while time.monotonic() < late:
+                pass
+
+    assert raised(Unavailable, block).code == "TRANSACTION_TIMEOUT"
     assert store.run(count()) == 0
     with store.transaction(deadline=timedelta(seconds=20)) as tx:
         tx.run(put((uuid4(), "x", 1)))
@@ -134,18 +152,21 @@ def test_a_block_that_lasts_too_long_is_undone(make: Maker, database: str) -> No
 @pytest.mark.parametrize("how", ["procedure", "sql", "connection"])
 def test_a_statement_inside_is_stopped_at_the_deadline(make: Maker, database: str, how: str) -> None:
     store = make(database, pool_size=1)
+
+    def block() -> None:
+        with store.transaction(deadline=timedelta(seconds=0.3)) as tx:
+            tx.run(put((uuid4(), "x", 1)))
+            if how == "procedure":
+                tx.run(look("sleep", seconds=20.0))
+            elif how == "sql":
+                tx.execute("SELECT pg_sleep(20)")
+            elif store.kind == "blocking":
+                tx.connection.execute("SELECT pg_sleep(20)")
+            else:
+                store.runner.run(tx.connection.execute("SELECT pg_sleep(20)"))
+
     began = time.monotonic()
-    with pytest.raises(Unavailable) as error, store.transaction(deadline=timedelta(seconds=0.3)) as tx:
-        tx.run(put((uuid4(), "x", 1)))
-        if how == "procedure":
-            tx.run(look("sleep", seconds=20.0))
-        elif how == "sql":
-            tx.execute("SELECT pg_sleep(20)")
-        elif store.kind == "blocking":
-            tx.connection.execute("SELECT pg_sleep(20)")
-        else:
-            store.runner.run(tx.connection.execute("SELECT pg_sleep(20)"))
-    assert error.value.code == "TRANSACTION_TIMEOUT"
+    assert raised(Unavailable, block).code == "TRANSACTION_TIMEOUT"
     assert time.monotonic() - began < 5
     assert store.run(count()) == 0
 
@@ -153,12 +174,14 @@ def test_a_statement_inside_is_stopped_at_the_deadline(make: Maker, database: st
 def test_a_block_whose_holder_sleeps_lets_go_of_its_locks(database: str) -> None:
     store, other = Blocking(database), Blocking(database, patience=timedelta(seconds=8))
     store.run(add(1))
-    with pytest.raises(Unavailable) as error, store.transaction(deadline=timedelta(seconds=0.3)) as tx:
-        tx.run(add(10))
-        # The server ends the idle transaction by itself, while the holder still believes in it.
-        with ThreadPoolExecutor(1) as thread:
+
+    def block() -> None:
+        with store.transaction(deadline=timedelta(seconds=0.3)) as tx, ThreadPoolExecutor(1) as thread:
+            tx.run(add(10))
+            # The server ends the idle transaction by itself, while the holder still believes in it.
             assert thread.submit(other.run, add(100)).result() == 101
-    assert error.value.code == "TRANSACTION_TIMEOUT"
+
+    assert raised(Unavailable, block).code == "TRANSACTION_TIMEOUT"
     assert other.run(add(0)) == 101
     store.close()
     other.close()
@@ -203,9 +226,13 @@ def test_a_nested_transaction_of_the_driver_is_a_savepoint(database: str) -> Non
     store = Blocking(database)
     with store.transaction() as tx:
         tx.run(put((uuid4(), "kept", 1)))
-        with pytest.raises(KeyError), tx.connection.transaction():
-            tx.run(put((uuid4(), "gone", 1)))
-            raise KeyError
+
+        def nested() -> None:
+            with tx.connection.transaction():
+                tx.run(put((uuid4(), "gone", 1)))
+                raise KeyError
+
+        raised(KeyError, nested)
         with tx.connection.transaction():
             tx.run(put((uuid4(), "kept", 1)))
     assert store.run(count()) == 2

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.stores_postgres.conftest import Maker
-from tests.stores_postgres.toy import Awaiting, Blocking, add, count
+from tests.stores_postgres.toy import Awaiting, Blocking, add, count, poll, raised
 from tests.support.proxy import Proxy
 
 
@@ -99,12 +99,16 @@ def test_a_notification_is_not_part_of_an_open_transaction(database: str) -> Non
     bell = Bell()
     with listening.store.listen(bell):
         assert bell.wait_for(1)
-        with pytest.raises(KeyError), store.transaction() as tx:
-            tx.run(add(1))
-            store.store.notify()
-            # Heard although the transaction is still open and will not be committed.
-            assert bell.wait_for(2)
-            raise KeyError
+
+        def block() -> None:
+            with store.transaction() as tx:
+                tx.run(add(1))
+                store.store.notify()
+                # Heard although the transaction is still open and will not be committed.
+                assert bell.wait_for(2)
+                raise KeyError
+
+        raised(KeyError, block)
     assert store.run(add(0)) == 0
     listening.close()
     store.close()
@@ -169,12 +173,18 @@ def test_an_error_of_the_listener_does_not_end_the_listening_and_is_not_lost(dat
         bell()
         raise LookupError("from wake")
 
-    with pytest.raises(LookupError, match="from wake"), store.store.listen(wake):
-        assert bell.wait_for(1)
-        store.store.notify()
-        assert bell.wait_for(2)
-    with pytest.raises(KeyError), store.store.listen(wake):
-        raise KeyError
+    def listen() -> None:
+        with store.store.listen(wake):
+            assert bell.wait_for(1)
+            store.store.notify()
+            assert bell.wait_for(2)
+
+    def fail_while_listening() -> None:
+        with store.store.listen(wake):
+            raise KeyError
+
+    assert str(raised(LookupError, listen)) == "from wake"
+    raised(KeyError, fail_while_listening)
     store.close()
 
 
@@ -191,12 +201,11 @@ def test_nothing_stays_when_all_is_closed(database: str) -> None:
         assert row == (1,)
     store.close()
     assert threading.active_count() == before
-    with psycopg.connect(database, autocommit=True) as witness:
-        deadline = time.monotonic() + 10
-        while witness.execute(
-            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        ).fetchone():
-            assert time.monotonic() < deadline
+    poll(
+        database,
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        (0,),
+    )
 
 
 def test_a_notification_to_a_server_that_is_away_is_let_go(make: Maker, proxy: Proxy) -> None:

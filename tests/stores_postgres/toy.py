@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
+
+import psycopg
+import pytest
 
 from tenure.stores.migrate import Migration
 from tenure.stores.postgres.store import AsyncPostgresStore, PostgresStore
 from tenure.stores.statements import parse
 from tenure.yields import FRESH, AfterCommit, Command, Each, Procedure, Script, Statement, procedure
+
+E = TypeVar("E", bound=BaseException)
 
 MIGRATIONS = [
     Migration(
@@ -158,6 +164,13 @@ def renew() -> Script[int]:
     return int(rows[0][0])
 
 
+def raised(kind: type[E], work: Callable[..., Any], *arguments: Any) -> E:
+    """Give the error that a piece of work must raise."""
+    with pytest.raises(kind) as error:
+        work(*arguments)
+    return error.value
+
+
 class Blocking:
     """A blocking store, as it is."""
 
@@ -209,6 +222,14 @@ class Awaiting:
     def close(self) -> None:
         self.runner.run(self.store.close())
         self.runner.close()
+
+
+def poll(url: str, query: str, wanted: Any, *params: Any) -> None:
+    """Ask the server until it gives the row wanted; for what it finishes on its own time."""
+    end = time.monotonic() + 20
+    with psycopg.connect(url, autocommit=True) as witness:
+        while (row := witness.execute(query.encode(), params or None).fetchone()) != wanted:
+            assert time.monotonic() < end, f"still {row}, not {wanted}"
 
 
 class _Awaited:

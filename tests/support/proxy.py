@@ -49,7 +49,7 @@ class Proxy:
         self.seen: Counter[str] = Counter()
         self.statements: list[str] = []
         self.named = 0
-        self.lock = threading.Lock()
+        self.lock = threading.Condition()
         self.flowing = threading.Event()
         self.flowing.set()
         self._replies_to_lose = 0
@@ -75,6 +75,16 @@ class Proxy:
         with self.lock:
             self._cut_at = list(texts)
 
+    def wait_for_statement(self, text: str, seconds: float = 30) -> bool:
+        """Wait until a statement that holds this text was executed."""
+        with self.lock:
+            return self.lock.wait_for(lambda: any(text in one for one in self.statements), seconds)
+
+    def wait_for_lost_reply(self, seconds: float = 30) -> bool:
+        """Wait until a reply to a commit was lost."""
+        with self.lock:
+            return self.lock.wait_for(lambda: self.seen["lost_replies"] > 0, seconds)
+
     def hold(self) -> None:
         """Say nothing to anybody, as a broken network does; connections stay open."""
         self.flowing.clear()
@@ -89,7 +99,8 @@ class Proxy:
             links = list(self._links)
         for link in links:
             link.cut()
-        self.seen["resets"] += len(links)
+        with self.lock:
+            self.seen["resets"] += len(links)
         return len(links)
 
     def close(self) -> None:
@@ -151,6 +162,7 @@ class Proxy:
         """Tell whether a statement is passed on."""
         with self.lock:
             self.statements.append(text)
+            self.lock.notify_all()
             for wanted in self._cut_at:
                 if wanted in text:
                     self._cut_at.remove(wanted)
@@ -170,6 +182,7 @@ class Proxy:
             if tag == "COMMIT" and self._replies_to_lose:
                 self._replies_to_lose -= 1
                 self.seen["lost_replies"] += 1
+                self.lock.notify_all()
                 return False
             return True
 

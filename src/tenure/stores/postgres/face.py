@@ -152,7 +152,9 @@ class Face:
         return {
             "kwargs": {
                 "autocommit": True,
-                "prepare_threshold": 5 if self._address.prepare else None,
+                # What the driver prepares it may also make the server forget, ours included.
+                "prepare_threshold": None,
+                "prepares": self._address.prepare,
                 "report": self._report,
             },
             "min_size": 0,

@@ -40,8 +40,8 @@ _RECORD = (
     "VALUES ({version}, '{name}', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
 )
 
-# The catalogue is read as a table: to_regclass would answer from the session's memory, also after the wait for the lock,
-# and not see what another process has just installed.
+# The catalogue is read as a table: to_regclass would answer from the session's memory, also after the wait for the
+# lock, and not see what another process has just installed.
 _SERVER = plain(
     "server",
     "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(), "

@@ -33,8 +33,6 @@ from tenure.stores.contract import Clock
 from tenure.stores.postgres.connection import (
     AwaitingConnection,
     BlockingConnection,
-    exchange,
-    exchange_async,
     play,
     play_async,
     rollback,
@@ -94,11 +92,11 @@ class PostgresStore(Face):
         with self._borrow(deadline, urgent=procedure.urgent) as connection:
 
             def answer(requests: Requests) -> list[Rows]:
-                return unit.answers(exchange(connection, unit.commands(requests), prepare=True))
+                return unit.answers(connection.ask(unit.commands(requests)))
 
             value = drive(procedure, answer)
             if unit.opened and not procedure.reads:
-                exchange(connection, [COMMIT], prepare=True)
+                connection.ask([COMMIT])
         return value
 
     @contextmanager
@@ -118,7 +116,7 @@ class PostgresStore(Face):
                 yield Opened(connection, block)
             block.check_end(connection.info.transaction_status)
             connection.deadline = time.monotonic() + self._seconds
-            exchange(connection, [COMMIT, *TIDY], prepare=True)
+            connection.ask([COMMIT, *TIDY])
             failed = False
         except Failure as failure:
             lost = failure.kind is Kind.LOST
@@ -141,7 +139,7 @@ class PostgresStore(Face):
         connection = self._take(until if ends is None else min(until, ends))
         failed = True
         try:
-            own_id = exchange(connection, self._begin_block(ends), prepare=True)[-1][0][0]
+            own_id = connection.ask(self._begin_block(ends))[-1][0][0]
             failed = False
         finally:
             if failed:
@@ -164,7 +162,7 @@ class PostgresStore(Face):
         with self._borrow(until) as connection:
             if connection.server_run != server_run:
                 return None
-            fate: str | None = exchange(connection, [fate_command(own_id)])[0][0][0]
+            fate: str | None = connection.ask([fate_command(own_id)])[0][0][0]
             return fate
 
     def join(self, connection: Any) -> Joined:
@@ -199,7 +197,7 @@ class PostgresStore(Face):
     def _send_notification(self) -> None:
         try:
             with self._borrow(time.monotonic() + _NOTIFYING, verified=False) as connection:
-                exchange(connection, [NOTIFY])
+                connection.ask([NOTIFY])
         except (Failure, TenureError):
             # Best effort: whoever polls finds the work all the same.
             return
@@ -340,11 +338,11 @@ class AsyncPostgresStore(Face):
         async with self._borrow(deadline, urgent=procedure.urgent) as connection:
 
             async def answer(requests: Requests) -> list[Rows]:
-                return unit.answers(await exchange_async(connection, unit.commands(requests), prepare=True))
+                return unit.answers(await connection.ask(unit.commands(requests)))
 
             value = await drive_async(procedure, answer)
             if unit.opened and not procedure.reads:
-                await exchange_async(connection, [COMMIT], prepare=True)
+                await connection.ask([COMMIT])
         return value
 
     @asynccontextmanager
@@ -359,7 +357,7 @@ class AsyncPostgresStore(Face):
                 yield AsyncOpened(connection, block)
             block.check_end(connection.info.transaction_status)
             connection.deadline = time.monotonic() + self._seconds
-            await exchange_async(connection, [COMMIT, *TIDY], prepare=True)
+            await connection.ask([COMMIT, *TIDY])
             failed = False
         except Failure as failure:
             lost = failure.kind is Kind.LOST
@@ -382,7 +380,7 @@ class AsyncPostgresStore(Face):
         connection = await self._take(until if ends is None else min(until, ends))
         failed = True
         try:
-            own_id = (await exchange_async(connection, self._begin_block(ends), prepare=True))[-1][0][0]
+            own_id = (await connection.ask(self._begin_block(ends)))[-1][0][0]
             failed = False
         finally:
             if failed:
@@ -405,7 +403,7 @@ class AsyncPostgresStore(Face):
         async with self._borrow(until) as connection:
             if connection.server_run != server_run:
                 return None
-            fate: str | None = (await exchange_async(connection, [fate_command(own_id)]))[0][0][0]
+            fate: str | None = (await connection.ask([fate_command(own_id)]))[0][0][0]
             return fate
 
     def join(self, connection: Any) -> AsyncJoined:
@@ -444,7 +442,7 @@ class AsyncPostgresStore(Face):
             self._to_tell = False
             try:
                 async with self._borrow(time.monotonic() + _NOTIFYING, verified=False) as connection:
-                    await exchange_async(connection, [NOTIFY])
+                    await connection.ask([NOTIFY])
             except (Failure, TenureError):
                 # Best effort: whoever polls finds the work all the same.
                 return

@@ -19,7 +19,7 @@ import psycopg
 from psycopg import pq
 
 from tenure.errors import IllegalMove, Invalid, TenureError, Unavailable
-from tenure.stores.postgres.connection import exchange, exchange_async, undo
+from tenure.stores.postgres.connection import AwaitingConnection, BlockingConnection, exchange, exchange_async, undo
 from tenure.stores.postgres.trouble import Failure
 from tenure.stores.postgres.unit import Unit
 from tenure.stores.postgres.values import Command
@@ -44,8 +44,6 @@ _INSIDE = pq.TransactionStatus.INTRANS
 
 class Host:
     """What an open transaction asks of its owner, a block or a joined connection."""
-
-    prepare: bool | None = None
 
     def unit(self) -> Unit:
         """Begin a conversation; its opening holds the savepoint."""
@@ -78,7 +76,11 @@ def run_inside(
     unit = host.unit()
 
     def answer(requests: Requests) -> list[Rows]:
-        results = exchange(connection, unit.commands(requests), prepare=host.prepare)
+        commands = unit.commands(requests)
+        if isinstance(connection, BlockingConnection):
+            results = connection.ask(commands)
+        else:
+            results = exchange(connection, commands)
         host.heard(results)
         return unit.answers(results)
 
@@ -102,7 +104,11 @@ async def run_inside_async(
     unit = host.unit()
 
     async def answer(requests: Requests) -> list[Rows]:
-        results = await exchange_async(connection, unit.commands(requests), prepare=host.prepare)
+        commands = unit.commands(requests)
+        if isinstance(connection, AwaitingConnection):
+            results = await connection.ask(commands)
+        else:
+            results = await exchange_async(connection, commands)
         host.heard(results)
         return unit.answers(results)
 
@@ -121,7 +127,7 @@ def _undone(connection: psycopg.Connection[Any]) -> bool:
     try:
         if connection.pgconn.pipeline_status:
             # In the caller's pipeline only the driver knows what it still waits for.
-            exchange(connection, _UNDO, prepare=False)
+            exchange(connection, _UNDO)
             return True
         with connection.lock:
             return connection.wait(undo(connection.pgconn))
@@ -132,7 +138,7 @@ def _undone(connection: psycopg.Connection[Any]) -> bool:
 async def _undone_async(connection: psycopg.AsyncConnection[Any]) -> bool:
     try:
         if connection.pgconn.pipeline_status:
-            await exchange_async(connection, _UNDO, prepare=False)
+            await exchange_async(connection, _UNDO)
             return True
         async with connection.lock:
             return await connection.wait(undo(connection.pgconn))
@@ -155,8 +161,6 @@ class Block(Host):
         over: Nothing may be run any more.
         after: Raised after the commit.
     """
-
-    prepare = True
 
     def __init__(self, ends: float | None, limit: float | None) -> None:
         self.ends = ends

@@ -27,7 +27,7 @@ class Silence(psycopg.OperationalError):
 class Kind(enum.Enum):
     """What a store may do after a failure."""
 
-    CONTENTION = "run again, a few times: serialization failure or deadlock"
+    CONTENTION = "run again, a few times: serialization failure, deadlock, a forgotten statement"
     LOST = "run again on another connection: nobody knows what the server did"
     BUSY = "run again while time is left"
     FINAL = "tell the caller"
@@ -54,6 +54,8 @@ class Failure(Exception):
         return self.error
 
 
+# A prepared statement that is not there.
+FORGOTTEN = "26000"
 # The name of the statement that takes on the store's role.
 ROLE = "role"
 # A plan prepared before a change of the schema; preparing anew on a fresh connection is the cure.
@@ -96,7 +98,7 @@ _NO_DATABASE = (
     "the server has no database of the name in the store URL; create it, then run `tenure migrate --store URL`",
 )
 _POOLER = (
-    Kind.FINAL,
+    Kind.CONTENTION,
     Invalid,
     "POOLER",
     "a prepared statement is not where it was left, as behind a transaction-mode pooler; set tenure_prepare=off",
@@ -156,7 +158,7 @@ _MEANINGS: dict[str, _Meaning] = {
     ),
     "28": _CREDENTIALS,
     "3D000": _NO_DATABASE,
-    "26000": _POOLER,
+    FORGOTTEN: _POOLER,
     "42P05": _POOLER,
     "42P01": _NO_SCHEMA,
     "3F000": _NO_SCHEMA,

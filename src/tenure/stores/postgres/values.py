@@ -46,15 +46,22 @@ class Command(NamedTuple):
 
 
 class _Packed(bytes):
-    """A value in binary form; each type has a class of its own, which chooses the type's number on the wire."""
+    """
+    A value in binary form; each type has a class of its own.
+
+    Attributes:
+        oid: The type's number on the wire.
+    """
 
     __slots__ = ()
+    oid = 0
 
 
 class _Null:
     """NULL with a type."""
 
     __slots__ = ()
+    oid = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +119,7 @@ register_all_arrays(adapters)
 
 
 def _holder(base: type, name: str, oid: int, dump: Callable[[Any, Any], Any]) -> type:
-    holder = type(name, (base,), {"__slots__": ()})
+    holder = type(name, (base,), {"__slots__": (), "oid": oid})
     dumper: type[Dumper] = type(name, (Dumper,), {"oid": oid, "format": pq.Format.BINARY, "dump": dump})
     adapters.register_dumper(holder, dumper)
     return holder

@@ -56,10 +56,10 @@ class Listener:
         """Tell whether the server was listened to at least once."""
         return self._ready.is_set()
 
-    def start(self, *, wait: float = _FIRST) -> Self:
-        """Start and wait for the first LISTEN, as long as said."""
+    def start(self) -> Self:
+        """Start and wait a little for the first LISTEN."""
         self._thread.start()
-        self._ready.wait(wait)
+        self._ready.wait(_FIRST)
         return self
 
     def stop(self) -> Exception | None:
