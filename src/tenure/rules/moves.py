@@ -23,6 +23,7 @@ from tenure.rules.retry import backoff, jitter, window_ended
 from tenure.rules.status import LIVE, Status
 
 CODE_MAX = 100
+GRANT_MAX = 10_000  # attempts that one retry may grant
 UNRESOLVED = "EFFECT_UNRESOLVED"
 
 
@@ -318,8 +319,8 @@ def retry(job: Job, now: datetime, *, actor: str, attempts: int, reopen: Sequenc
     """
     if job.status is not Status.FAILED:
         raise illegal(job, "be retried; only a failed job can")
-    if attempts < 1:
-        raise Invalid(f"attempts must be at least 1, not {attempts}", code="BAD_ATTEMPTS")
+    if type(attempts) is not int or not 1 <= attempts <= GRANT_MAX:
+        raise Invalid(f"attempts must be a whole number from 1 to {GRANT_MAX}, not {attempts!r}", code="BAD_ATTEMPTS")
     closed = next((effect for effect in job.effects if effect.state is EffectState.CLOSED), None)
     if open_boundary(job) or closed is not None:
         raise uncertain(job, "retried")
