@@ -21,7 +21,7 @@ from typing import Any
 from tenure.connectors.simulator import Entry, SimulatorProcess
 from tenure.errors import Invalid
 from tenure.faces.demo.books import Books, named_url
-from tenure.faces.demo.crew import Child, Crew
+from tenure.faces.demo.crew import Child, Crew, DemoFailed
 from tenure.faces.demo.quotes import Quote
 from tenure.faces.demo.studio import ARRIVED, EFFECT, KIND, LEASE, Studio, open_studio
 from tenure.faces.demo.tell import Teller
@@ -70,7 +70,7 @@ def run_demo(
         with closing(open_store(url)) as opened:
             applied = opened.migrate()
             if store is not None and not applied:
-                _refuse_busy(opened)
+                refuse_busy(opened)
             books = Books(opened.url if opened.dialect == "sqlite" else url, opened.dialect, run)
             try:
                 books.make()
@@ -101,7 +101,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     yield keep.resolve()
 
 
-def _refuse_busy(store: Store) -> None:
+def refuse_busy(store: Store) -> None:
     """Refuse a database where others have work to do: workers are killed here, and broken ones may be at work."""
     for status in _UNFINISHED:
         after = None
@@ -185,7 +185,7 @@ class Stage:
         say, job_id = self._say, self._quotes[victim]
         self._simulator.fault("hold_reply", key=f"{KIND}:{job_id}:{EFFECT}*")
         worker = self._start(crew, name, concurrency=1)
-        act = crew.wait(f"the provider to accept {victim}", lambda: self._acceptance(job_id))
+        act = crew.wait(f"the provider to accept {victim}", lambda: self._accepted_or_failed(victim))
         effect = crew.wait(f"the intent of {victim}", lambda: effect_of(self._job(victim)) or self._broken)
         status = crew.kill(worker)
         # Nobody else is at work: what is read now is what the death left behind.
@@ -273,6 +273,13 @@ class Stage:
         return next(
             (one for one in self._simulator.entries() if one.action == "accepted" and job_id in one.operation_key), None
         )
+
+    def _accepted_or_failed(self, quote: str) -> Entry | None:
+        act = self._acceptance(self._quotes[quote])
+        job = self._job(quote)
+        if act is None and job.error_code is not None:
+            raise DemoFailed(f"the provider could not be reached: {job.error_code}, {job.error_message}")
+        return act
 
     def _rests(self, job: Job) -> bool:
         """Nothing more will happen to it by itself."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -60,7 +60,7 @@ class Facts:
     store: str
     quotes: Sequence[str]
     jobs: dict[str, Job]
-    trails: dict[str, Sequence[Event]]
+    trails: Mapping[str, Sequence[Event]]
     entries: Sequence[Entry]
     kills: Sequence[Kill]
     publications: Sequence[tuple[str, int, str]]
@@ -232,7 +232,9 @@ def _not_shown(kill: Kill) -> str:
 def _said_of_jobs(facts: Facts, lost: Sequence[str]) -> list[str]:
     said = [f"no accepted work is lost: {quote} has nothing and nobody has it in hand" for quote in lost]
     states = Counter(job.status.value for job in facts.jobs.values() if job.status is not Status.COMPLETED)
-    said += [f"all that was accepted is finished: {count} of the jobs are {status}" for status, count in states.items()]
+    said += [
+        f"all that was accepted is finished: {count} {status} instead of completed" for status, count in states.items()
+    ]
     return said
 
 

@@ -9,9 +9,11 @@ whoever started it is gone.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 from datetime import timedelta
@@ -23,6 +25,7 @@ from tenure.faces.demo.studio import ARRIVED, PUBLISHING, Studio, open_studio, s
 from tenure.handler import AsyncContext
 
 _SWEEP_EVERY = timedelta(milliseconds=500)
+_PR_SET_PDEATHSIG = 1
 _POLL = timedelta(milliseconds=100)
 
 
@@ -51,8 +54,15 @@ class Gate:
         await self.studio.note(ctx, quote, PUBLISHING)
 
 
+def die_with_parent() -> None:
+    """Ask the kernel to end this process with its parent: one that is stopped could not do it by itself."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> int:
     """Run one worker."""
+    die_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     told: dict[str, Any] = json.loads(sys.stdin.readline())
