@@ -11,7 +11,7 @@ from tenure.procedures.records import Placed, evidence_of, identity
 from tenure.procedures.rows import fetch, in_scope, lock, repeated, save
 from tenure.rules import dispatch
 from tenure.rules.dispatch import Begun
-from tenure.rules.effect import Effect
+from tenure.rules.effect import Effect, operation_key
 from tenure.rules.job import Change, Job, find_effect
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import Evidence, FailedBeforeDispatch, Outcome, Terms
@@ -128,13 +128,19 @@ def _late(
     known: Placed, lease: Lease, name: str, outcome: Outcome, lost: LeaseLost, command: Command
 ) -> Script[Change]:
     effect = find_effect(known.job, name)
-    evidence = dispatch.evidence_of(outcome)
+    evidence = None if effect is None else dispatch.evidence_of(outcome, effect)
     if effect is None or evidence is None:
         raise lost
-    owners = yield Statement("intent_find", {"operation_key": effect.operation_key, "attempt_id": lease.attempt_id})
-    if all(identity(row[1]) != known.job.id for row in owners):
+    # A rejected effect may have been reopened under a new key meanwhile: the call was made under the key of its intent.
+    keys = [operation_key(known.job.kind, known.job.id, name, ordinal) for ordinal in range(effect.ordinal + 1)]
+    attempt = lease.attempt_id
+    found = yield [Statement("intent_find", {"operation_key": key, "attempt_id": attempt}) for key in keys]
+    own = [
+        key for key, owners in zip(keys, found, strict=True) if any(identity(row[1]) == known.job.id for row in owners)
+    ]
+    if not own:
         raise lost
-    key = effect.operation_key
+    key = own[-1]
     record = dispatch.stored_evidence(command.id, key, lease.attempt_id, evidence, known.now)
     return dispatch.receive(known.job, key, lease.attempt_id, record, known.now, error=lost)
 

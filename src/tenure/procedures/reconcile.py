@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from tenure.errors import Invalid
@@ -22,10 +23,16 @@ CANDIDATES_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A sweep has to ask a provider before it can go on."""
+    """
+    A sweep has to ask a provider before it can go on.
+
+    Attributes:
+        asked_at: The store's clock when the question was asked; the answer speaks of no later time.
+    """
 
     job: Job
     effect: Effect
+    asked_at: datetime
 
 
 @procedure(reads=True)
@@ -70,7 +77,7 @@ def sweep_step(
     while True:
         step = reconcile.assess(known.job, stored, known.now, patient=patient)
         if isinstance(step, Ask):
-            return Question(known.job, step.effect)
+            return Question(known.job, step.effect, known.now)
         if isinstance(step, Leave):
             return Verdict("leave", job_id, known.job.status, step.reason)
         change, verdict = _done(known, step)
@@ -119,7 +126,7 @@ def sweep_answer(
     question: Question, evidence: Evidence, *, patient: bool = False, command: Command = FRESH
 ) -> Script[Verdict]:
     """
-    Apply what a provider said, if the effect is still open.
+    Apply what a provider said, if the intent it was asked about is still open.
 
     Locks: the body row, then as `rows.lock`. Writes: the place, effect, escalation, event.
     """
@@ -128,14 +135,14 @@ def sweep_answer(
     key = question.effect.operation_key
     if (yield from repeated(command, job_id)):
         return _answered(known.job, key)
-    effect = next((e for e in known.job.effects if e.operation_key == key and e.is_open), None)
-    if effect is None or known.job.escalated_at is not None or known.job.authority.frozen:
+    effect = reconcile.answered(known.job, question.effect)
+    if effect is None:
         return Verdict("leave", job_id, known.job.status, "somebody else has dealt with it meanwhile")
     unanswered = Verdict("leave", job_id, known.job.status, "the provider has no answer that counts yet")
     if command.again and effect.lookups > question.effect.lookups:
         # An earlier run of this very call counted the question; it leaves no event.
         return unanswered
-    change = reconcile.judge(known.job, effect, evidence, known.now, patient=patient)
+    change = reconcile.judge(known.job, effect, evidence, known.now, asked_at=question.asked_at, patient=patient)
     yield from save([(known, change)], command)
     return _answered(change.job, key) if change.events else unanswered
 

@@ -23,6 +23,7 @@ from tenure.errors import (
     Uncertain,
 )
 from tenure.rules.effect import (
+    DOUBTED,
     EFFECT_MOVES,
     MARK,
     NAME_MAX,
@@ -33,6 +34,7 @@ from tenure.rules.effect import (
     StoredEvidence,
     check_name,
     operation_key,
+    whose_word,
 )
 from tenure.rules.envelope import EXECUTION_KEY, check_governance, validate_execution_identity_for_dispatch
 from tenure.rules.event import EventName
@@ -123,7 +125,9 @@ def begin(
                 f"effect {name!r} of job {job.id} is open: whether {known.operation_key} reached the provider is not "
                 f"known. It is not sent again; a sweep or reconcile_dispatched settles it"
             )
-        return Change(job=job, answer=Begun(known, send=True, timeout=allowed))
+        # Unknown from now on, however the first call may have ended; and a look-up has to wait for this call too.
+        again = replace(known, state=EffectState.UNKNOWN, deadline_at=max(known.deadline_at, now + allowed))
+        return Change(job=with_effect(job, again), effects=(again,), answer=Begun(again, send=True, timeout=allowed))
     if known is not None and not _key_still_good(known, now):
         raise Uncertain(
             f"effect {name!r} of job {job.id}: the provider's memory of {known.operation_key} has ended, so a sender "
@@ -140,6 +144,7 @@ def begin(
         begun_at=now,
         deadline_at=now + allowed,
         terms=terms,
+        settled_by=known.settled_by if known and known.settled_by in DOUBTED else None,
         ordinal=known.ordinal if known else 0,
     )
     return replace(_intended(job, intent, now), answer=Begun(intent, send=True, timeout=allowed))
@@ -224,7 +229,12 @@ def finish(
 
 
 def settled_effect(effect: Effect, outcome: Outcome, now: datetime) -> Effect:
-    """Give the record after a call's own outcome; what is not surely one of the three others is unknown."""
+    """
+    Give the record after a call's own outcome; what is not surely one of the three others is unknown.
+
+    An effect that is unknown already had a call before this one: that the second did not leave, or was refused, says
+    nothing about the first. So only a success settles it here; anything else is for a look-up or a person.
+    """
     match outcome:
         case Succeeded(receipt):
             state, receipt_value, reason = EffectState.SUCCEEDED, receipt, None
@@ -236,13 +246,15 @@ def settled_effect(effect: Effect, outcome: Outcome, now: datetime) -> Effect:
             state, receipt_value, reason = EffectState.UNKNOWN, None, why
         case _:
             state, receipt_value, reason = EffectState.UNKNOWN, None, "the provider gave no outcome"
+    if effect.state is EffectState.UNKNOWN and state is not EffectState.SUCCEEDED:
+        state = EffectState.UNKNOWN
     return replace(
         effect,
         state=state,
         receipt=receipt_value,
         reason=clean_text(reason)[0] if reason else None,
         settled_at=None if state is EffectState.UNKNOWN else now,
-        settled_by=None if state is EffectState.UNKNOWN else SettledBy.OUTCOME,
+        settled_by=None if state is EffectState.UNKNOWN else whose_word(effect, state, SettledBy.OUTCOME),
     )
 
 
@@ -292,8 +304,15 @@ def contradicts(effect: Effect | None, evidence: StoredEvidence) -> bool:
     return effect.settled_by is not SettledBy.COMPLETION and effect.receipt != evidence.receipt
 
 
-def evidence_of(outcome: Outcome) -> Evidence | FailedBeforeDispatch | None:
-    """Turn a call's outcome into evidence, for a worker that may no longer finish; None where it proves nothing."""
+def evidence_of(outcome: Outcome, effect: Effect) -> Evidence | FailedBeforeDispatch | None:
+    """
+    Turn a call's outcome into evidence, for a worker that may no longer finish; None where it proves nothing.
+
+    Args:
+        effect: The record that the call belongs to. Sent again while it was unknown, only a success proves anything.
+    """
+    if effect.state is EffectState.UNKNOWN and not isinstance(outcome, Succeeded):
+        return None
     match outcome:
         case Succeeded(receipt):
             return Accepted(receipt)
@@ -361,7 +380,7 @@ def _may_resend(effect: Effect, held: Lease, now: datetime) -> bool:
 
 def _key_still_good(effect: Effect, now: datetime) -> bool:
     """After a look-up found nothing, the same key may be sent only while the provider would still catch a late twin."""
-    if effect.settled_by not in {SettledBy.LOOKUP, SettledBy.EVIDENCE}:
+    if effect.settled_by not in DOUBTED:
         return True
     return effect.terms is not None and effect.terms.honours_key and remembers(effect.terms, effect.created_at, now)
 

@@ -55,6 +55,10 @@ class SettledBy(StrEnum):
     FAILURE = "failure"
 
 
+# Whose word an absence may rest on: a request of before that was under way or not sent yet may still arrive.
+DOUBTED = frozenset({SettledBy.LOOKUP, SettledBy.EVIDENCE})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
     """
@@ -71,6 +75,7 @@ class Effect:
         begun_at: The latest intent.
         deadline_at: When the call of the latest intent had to be over.
         terms: What the provider declared at the latest intent; None for the bare mark.
+        settled_by: Whose word settled it; while it is open, the doubted word that let it begin again.
         ordinal: How often it was reopened.
         lookups: How often the provider was asked without an answer that counts.
         asked_at: When the provider was last asked.
@@ -134,6 +139,18 @@ class StoredEvidence:
     at: datetime
     contradicts: bool = False
     used: bool = False
+
+
+def whose_word(effect: Effect, state: EffectState, by: SettledBy) -> SettledBy:
+    """
+    Say whose word is kept with a settled effect.
+
+    Where an absence was counted under its key, an earlier request may still arrive. That a later call did not leave
+    says nothing about the earlier one, so the doubt stays with the record.
+    """
+    if state is EffectState.FAILED_BEFORE_DISPATCH and by is SettledBy.OUTCOME and effect.settled_by in DOUBTED:
+        return effect.settled_by
+    return by
 
 
 def open_effects(effects: Iterable[Effect]) -> tuple[Effect, ...]:

@@ -24,7 +24,7 @@ from tenure.rules.dispatch import (
     remembers,
     stored_evidence,
 )
-from tenure.rules.effect import MARK, Effect, EffectState, SettledBy, StoredEvidence, open_effects
+from tenure.rules.effect import MARK, Effect, EffectState, SettledBy, StoredEvidence, open_effects, whose_word
 from tenure.rules.event import EventName
 from tenure.rules.job import Change, Job, illegal, move, note, open_boundary, with_effect
 from tenure.rules.lease import live
@@ -110,7 +110,7 @@ def assess(  # noqa: C901 - the contract's order of questions, one after the oth
         return Leave(f"it is {job.status}")
     for effect in opened:
         for evidence in stored:
-            if evidence.operation_key == effect.operation_key and _settles(effect, evidence, evidence.at):
+            if evidence.operation_key == effect.operation_key and _settles(effect, evidence, now, evidence.at):
                 return Settle(effect, evidence)
     if job.escalated_at is not None:
         return Leave("it waits for a person")
@@ -124,17 +124,42 @@ def assess(  # noqa: C901 - the contract's order of questions, one after the oth
     return Ask(due[0]) if due else Leave("the provider was asked and has no answer yet")
 
 
-def judge(job: Job, effect: Effect, evidence: Evidence, now: datetime, *, patient: bool = False) -> Change:
+def answered(job: Job, asked: Effect) -> Effect | None:
+    """
+    Give the effect that a provider was asked about, if its answer may still be applied.
+
+    None where somebody else has dealt with it meanwhile: it is settled, a later attempt has begun it again, a person
+    was asked, or the job is frozen. An answer about an earlier intent says nothing about a later one.
+    """
+    if job.escalated_at is not None or job.authority.frozen:
+        return None
+    for effect in open_effects(job.effects):
+        if effect.operation_key == asked.operation_key and effect.attempt_id == asked.attempt_id:
+            return effect
+    return None
+
+
+def judge(
+    job: Job,
+    effect: Effect,
+    evidence: Evidence,
+    now: datetime,
+    *,
+    asked_at: datetime | None = None,
+    patient: bool = False,
+) -> Change:
     """
     Decide by a provider's answer: settle, ask again later, or escalate.
 
     Args:
+        asked_at: When the provider was asked, now when None. What it did not know then it may know now, so an absence
+            counts from when it was asked for, however late the answer comes.
         patient: Ask again until the job's `escalate_after` has passed; the bare verb escalates at once.
     """
     why = "no answer"
     if not isinstance(evidence, NoAnswer):
         record = stored_evidence(effect.attempt_id, effect.operation_key, effect.attempt_id, evidence, now)
-        if _settles(effect, record, now):
+        if _settles(effect, record, now, asked_at or now):
             return settle(job, effect, record, SettledBy.LOOKUP, now)
         why = "the provider knows nothing of it, which does not count yet or not at all"
     asked = replace(effect, lookups=effect.lookups + 1, asked_at=now)
@@ -220,7 +245,7 @@ def settle(
         receipt=evidence.receipt,
         reason=evidence.reason,
         settled_at=now,
-        settled_by=by,
+        settled_by=whose_word(effect, _STATE_OF[evidence.kind], by),
     )
     data: dict[str, Any] = {
         "name": effect.name,
@@ -320,25 +345,26 @@ _STATE_OF = {
 }
 
 
-def _settles(effect: Effect, evidence: StoredEvidence, at: datetime) -> bool:
+def _settles(effect: Effect, evidence: StoredEvidence, now: datetime, seen_at: datetime) -> bool:
     """
     Say whether evidence is enough without a person.
 
     "Not there" counts only from a look-up that is complete, after the call's deadline and the provider's own settling
     time; and only where the provider performs one request per key and still remembers this one, because a paused worker
-    may wake up and send. A worker's word that its own call never left counts for the intent that it wrote.
+    may wake up and send. That a call never left, or was refused, counts for the intent of the attempt that made it: the
+    call of a later attempt may have been accepted all the same.
     """
-    if evidence.kind == NOT_SENT:
+    if evidence.kind in {NOT_SENT, DECLINED}:
         return evidence.attempt_id == effect.attempt_id
     if evidence.kind != ABSENT:
-        return evidence.kind in {ACCEPTED, DECLINED}
+        return evidence.kind == ACCEPTED
     terms = effect.terms
     return (
         terms is not None
         and terms.lookup_complete
-        and at >= effect.deadline_at + terms.settles_within
+        and seen_at >= effect.deadline_at + terms.settles_within
         and terms.honours_key
-        and remembers(terms, effect.created_at, at)
+        and remembers(terms, effect.created_at, now)
     )
 
 
