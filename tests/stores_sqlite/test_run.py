@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
@@ -82,6 +83,21 @@ def test_values_are_stored_as_they_are_and_ids_as_text(memory: SqliteStore, valu
     assert (found, type(found), colon) == (stored, type(stored), "a : colon")
 
 
+def test_a_name_may_stand_many_times_and_now_too(memory: SqliteStore) -> None:
+    memory.run(put("a", value="x"))
+
+    @procedure
+    def names() -> Script[tuple[Rows, Rows]]:
+        once = yield Statement("twice", {"key": "a", "other": 5})
+        each = yield Each("twice_each", [(1, "a"), (2, "b")])
+        return once, each
+
+    (((first, second, key, same, now, later),), each) = memory.run(names())
+    assert (first, second, key, same) == ("a", "a", "a", 10)
+    assert now == later > 0
+    assert each == [(1, "a", 1), (2, "b", 2)]
+
+
 def test_an_id_is_found_by_its_id(memory: SqliteStore) -> None:
     key = uuid4()
     memory.run(put(str(key), who="me"))
@@ -92,8 +108,11 @@ def test_the_drivers_global_adapters_are_left_alone(memory: SqliteStore) -> None
     before = dict(sqlite3.adapters)
     memory.run(put("key", value=uuid4()))
     assert sqlite3.adapters == before
-    with pytest.raises((sqlite3.ProgrammingError, sqlite3.InterfaceError)):
-        sqlite3.connect(":memory:").execute("SELECT ?", (uuid4(),))
+    with (
+        closing(sqlite3.connect(":memory:")) as other,
+        pytest.raises((sqlite3.ProgrammingError, sqlite3.InterfaceError)),
+    ):
+        other.execute("SELECT ?", (uuid4(),))
 
 
 def test_a_value_that_the_driver_would_adapt_is_our_mistake(memory: SqliteStore) -> None:

@@ -200,8 +200,10 @@ def test_another_store_may_be_used_inside(store: SqliteStore, memory: SqliteStor
         assert memory.run(put("a")) == "a"
         with pytest.raises(IllegalMove):
             twin.run(put("a"))
-    with memory.awaiting().blocking() as twin, guard(memory), pytest.raises(IllegalMove):
-        twin.run(put("a"))
+    awaiting = memory.awaiting()
+    with awaiting.blocking() as third, guard(memory), pytest.raises(IllegalMove):
+        third.run(put("a"))
+    asyncio.run(awaiting.close())
     with guard(memory), toy_store("sqlite:///:memory:") as other:
         other.migrate()
         assert other.run(put("a")) == "a"

@@ -44,6 +44,12 @@ SELECT key FROM tenure_note ORDER BY number;
 -- found out at the commit only
 INSERT INTO tenure_child (parent) VALUES (:parent);
 
+-- name: twice(key, other) once
+SELECT :key, :key, key, :other + :other, :now, :now FROM tenure_note WHERE key = :key OR :other IS NULL;
+
+-- name: twice_each(number, text) each
+SELECT :number, :text, :number;
+
 -- name: spin(turns) once
 -- keeps the database busy
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :turns) SELECT max(i) FROM n;

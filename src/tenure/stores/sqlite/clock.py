@@ -24,8 +24,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR_US = 3_600_000_000
 _LAST = "SELECT value FROM tenure_meta WHERE key = 'last_instant'"
 _KEEP = (
-    "INSERT INTO tenure_meta (key, value) VALUES ('last_instant', ?1) ON CONFLICT (key) DO UPDATE SET value = ?1 "
-    "WHERE CAST(value AS INTEGER) < CAST(?1 AS INTEGER)"
+    "INSERT INTO tenure_meta (key, value) VALUES ('last_instant', ?) ON CONFLICT (key) "
+    "DO UPDATE SET value = excluded.value WHERE CAST(value AS INTEGER) < CAST(excluded.value AS INTEGER)"
 )
 
 
