@@ -32,7 +32,8 @@ def demo(
     ] = None,
     keep: Annotated[Path | None, typer.Option(help="A new folder in which all files are kept.")] = None,
     broken: Annotated[
-        Break | None, typer.Option("--break", help="Take a promise away; the exit status must be 1.")
+        Break | None,
+        typer.Option("--break", help="no-fence, no-lookup or no-boundary: take it away; the exit status must be 1."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 from uuid import UUID
 
 import typer
@@ -35,6 +37,7 @@ def list_(
     phase: Annotated[str | None, typer.Option(help="Such as READY or NEEDS_ATTENTION.")] = None,
     limit: Annotated[int, typer.Option(help="At most 1,000.", min=1, max=1000)] = 50,
     after: Annotated[UUID | None, typer.Option(help="The id of the last job of the page before.")] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="Write ids only, one on a line, for other commands.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, oldest first."""
@@ -51,13 +54,19 @@ def list_(
     if as_json:
         write_json([job_fields(job) for job in jobs])
         return
+    if ids:
+        sys.stdout.write("".join(f"{job.id}\n" for job in jobs))
+        return
+    # Most stores have one tenant; the column would only make the others narrower.
+    several = len({job.tenant for job in jobs}) > 1
     table(
-        f"{len(jobs)} jobs",
-        ("id", "tenant", "kind", "status", "phase", "tries", "error", "escalated"),
+        "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs",
+        ("id", *(["tenant"] if several else []), "key", "kind", "status", "phase", "tries", "error", "escalated"),
         [
             (
                 job.id,
-                job.tenant,
+                *([job.tenant] if several else []),
+                job.idempotency_key,
                 job.kind,
                 job.status,
                 job.phase,
@@ -115,8 +124,13 @@ def show(
     table(
         "trail",
         ("at", "event", "status", "generation", "actor", "data"),
-        [(e.at, e.name, e.status, e.generation, e.actor, dict(e.data) or None) for e in events],
+        [(e.at, e.name, e.status, e.generation, e.actor, _in_words(e.data)) for e in events],
     )
+
+
+def _in_words(data: Mapping[str, Any]) -> str:
+    """Write an event's data for people; `--json` gives it as it is."""
+    return ", ".join(f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in data.items())
 
 
 @app.command()

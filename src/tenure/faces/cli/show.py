@@ -54,11 +54,15 @@ def write_json(value: Any) -> None:
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write a table; where stdout is no terminal, without colours or boxes that a pipe could trip over."""
     out = console()
+    cells = [["" if cell is None else _cell(cell) for cell in row] for row in rows]
+    # A column in which nothing stands only makes the others narrower.
+    shown = [place for place in range(len(columns)) if not cells or any(row[place] for row in cells)]
     made = Table(title=title, title_justify="left", box=ROUNDED if out.is_terminal else None)
-    for column in columns:
-        made.add_column(column, overflow="fold")
-    for row in rows:
-        made.add_row(*("" if cell is None else _cell(cell) for cell in row))
+    for place in shown:
+        # An id in two pieces cannot be copied.
+        made.add_column(columns[place], overflow="fold", no_wrap=columns[place] == "id")
+    for row in cells:
+        made.add_row(*(row[place] for place in shown))
     out.print(made)
 
 
