@@ -78,9 +78,17 @@ def mail_server(**settings: Any) -> Iterator[Box]:
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
 
+    transports: list[asyncio.Transport] = []
+
+    class Session(SMTP):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transports.append(transport)
+            super().connection_made(transport)
+
     async def listen() -> asyncio.Server:
         return await loop.create_server(
-            lambda: SMTP(box, loop=loop, hostname="mail.test", **settings), "127.0.0.1", 0, ssl=direct
+            lambda: Session(box, loop=loop, hostname="mail.test", **settings), "127.0.0.1", 0, ssl=direct
         )
 
     async def end(server: asyncio.Server) -> None:
@@ -89,6 +97,8 @@ def mail_server(**settings: Any) -> Iterator[Box]:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        for transport in transports:
+            transport.abort()
 
     server = asyncio.run_coroutine_threadsafe(listen(), loop).result(20)
     box.port = server.sockets[0].getsockname()[1]

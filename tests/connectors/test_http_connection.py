@@ -61,7 +61,8 @@ def test_a_name_that_does_not_exist_is_surely_not_sent() -> None:
 def test_a_connection_that_never_stands_is_surely_not_sent() -> None:
     with silent_port() as port:
         outcome = send(f"http://127.0.0.1:{port}/effects", timedelta(seconds=1))
-    assert outcome == FailedBeforeDispatch("no connection (ConnectTimeout: TimeoutError)")
+    assert isinstance(outcome, FailedBeforeDispatch)
+    assert "TimeoutError" in outcome.reason
 
 
 def test_a_full_pool_of_the_users_client_is_surely_not_sent() -> None:
@@ -77,7 +78,7 @@ def test_a_full_pool_of_the_users_client_is_surely_not_sent() -> None:
             async with httpx.AsyncClient(limits=httpx.Limits(max_connections=1), trust_env=False) as client:
                 hog = asyncio.create_task(client.get(server.url, timeout=60))
                 assert await asyncio.to_thread(taken.wait, 20)
-                outcome = await provider(server.url, timedelta(milliseconds=400), client=client).send({}, KEY)
+                outcome = await provider(server.url, timedelta(seconds=4), client=client).send({}, KEY)
                 assert server.connections == 1
                 hog.cancel()
                 await asyncio.wait({hog})
@@ -162,8 +163,8 @@ def drip(connection: socket.socket, server: RawServer) -> None:
 def test_no_answer_in_time_is_unknown(behave: Callable[[socket.socket, RawServer], None]) -> None:
     with RawServer(behave) as server:
         began = time.monotonic()
-        outcome = send(server.url, timedelta(milliseconds=400))
-        assert time.monotonic() - began < 5
+        outcome = send(server.url, timedelta(seconds=2))
+        assert time.monotonic() - began < 20
     assert isinstance(outcome, Unknown)
     assert "Timeout" in outcome.reason
 
@@ -177,8 +178,8 @@ def test_the_callers_limit_is_unknown_and_closes_the_connection() -> None:
             closed.set()
 
     with RawServer(behave) as server:
-        outcome = asyncio.run(send_bounded(provider(server.url), {}, KEY, timedelta(milliseconds=300)))
-        assert outcome == Unknown("shop: send did not end within 0.3 s")
+        outcome = asyncio.run(send_bounded(provider(server.url), {}, KEY, timedelta(seconds=2)))
+        assert outcome == Unknown("shop: send did not end within 2 s")
         assert closed.wait(10)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tenure.connectors.smtp import Email, message_id
 from tenure.rules.outcome import FailedBeforeDispatch, Outcome, Rejected, Succeeded, Unknown
-from tests.connectors.mail import KEY, Script, drop, hang, mailer, scripted, send
+from tests.connectors.mail import KEY, MAIL, Script, drop, hang, mailer, scripted, send
 from tests.connectors.servers import RawServer, refused_port, reset, silent_port
 
 BEFORE: list[tuple[str, Script, Outcome]] = [
@@ -77,7 +77,7 @@ def test_a_break_after_data_is_unknown(step: str, how: Callable[[socket.socket],
 @pytest.mark.parametrize("step", ["greeting", "EHLO", "MAIL", "RCPT"])
 def test_silence_before_data_is_surely_not_sent(step: str) -> None:
     with RawServer(scripted({step: hang})) as server:
-        outcome = send(server.port, timeout=timedelta(milliseconds=500))
+        outcome = asyncio.run(mailer(server.port, timeout=timedelta(seconds=1)).send(MAIL, KEY))
         assert b"DATA" not in server.received
     assert isinstance(outcome, FailedBeforeDispatch)
     assert "Timeout" in outcome.reason
@@ -86,7 +86,7 @@ def test_silence_before_data_is_surely_not_sent(step: str) -> None:
 @pytest.mark.parametrize("step", ["DATA", "."])
 def test_silence_after_data_is_unknown(step: str) -> None:
     with RawServer(scripted({step: hang})) as server:
-        outcome = send(server.port, timeout=timedelta(milliseconds=500))
+        outcome = asyncio.run(mailer(server.port, timeout=timedelta(seconds=1)).send(MAIL, KEY))
     assert isinstance(outcome, Unknown)
 
 
@@ -124,7 +124,7 @@ def test_no_connection_is_surely_not_sent() -> None:
     nowhere = send(25, hostname="nowhere.invalid", timeout=timedelta(seconds=10))
     assert isinstance(nowhere, FailedBeforeDispatch)
     with silent_port() as port:
-        silent = send(port, timeout=timedelta(milliseconds=500))
+        silent = asyncio.run(mailer(port, timeout=timedelta(seconds=1)).send(MAIL, KEY))
     assert isinstance(silent, FailedBeforeDispatch)
 
 
@@ -134,7 +134,7 @@ def test_a_handshake_that_fails_is_surely_not_sent() -> None:
     assert isinstance(direct, FailedBeforeDispatch)
     assert "SSL" in direct.reason
     with RawServer(scripted({"EHLO": b"250-mail.test\r\n250 STARTTLS\r\n"})) as server:
-        upgraded = send(server.port, timeout=timedelta(seconds=2))
+        upgraded = asyncio.run(mailer(server.port, timeout=timedelta(seconds=2)).send(MAIL, KEY))
         assert b"MAIL" not in server.received
     assert isinstance(upgraded, FailedBeforeDispatch)
 

@@ -49,6 +49,8 @@ _REPLY_BYTES_MAX = 200
 # The dialogue up to DATA ends this much before the call's own limit, so that it ends as "surely nothing was sent".
 _DIALOGUE_SHARE = 0.9
 _NEEDS_AUTHENTICATION = frozenset({530, 534, 535, 538})
+_GOODBYE_SECONDS = 1.0
+_GOODBYES: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
 _ENHANCED_CODE = re.compile(r"[245]\.\d{1,3}\.\d{1,3}(?=\s|$)")
 
 
@@ -383,13 +385,24 @@ def _part(client: aiosmtplib.SMTP, *, politely: bool) -> None:
     Politely: with a QUIT whose answer nobody reads. The outcome is known, and a cancellation that arrives while the
     server takes its time to say goodbye would lose it. Otherwise nothing that is still in our buffer may go out.
     """
-    protocol, transport = client.protocol, client.transport
+    protocol, transport = client.protocol, cast("asyncio.WriteTransport", client.transport)
     if protocol is not None and protocol.is_connected:
         if politely:
             protocol.write(b"QUIT\r\n")
+            goodbye = asyncio.get_running_loop().create_task(_cut(transport))
+            _GOODBYES.add(goodbye)
+            goodbye.add_done_callback(_GOODBYES.discard)
         else:
-            cast("asyncio.WriteTransport", transport).abort()
+            transport.abort()
     client.close()
+
+
+async def _cut(transport: asyncio.WriteTransport) -> None:
+    """Cut a connection that is still saying goodbye, at the end of the loop at the latest: TLS waits for the server."""
+    try:
+        await asyncio.sleep(_GOODBYE_SECONDS)
+    finally:
+        transport.abort()
 
 
 def _name(error: BaseException) -> str:
