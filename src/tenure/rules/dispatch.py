@@ -33,6 +33,7 @@ from tenure.rules.effect import (
     SettledBy,
     StoredEvidence,
     check_name,
+    is_made_here,
     operation_key,
     whose_word,
 )
@@ -165,8 +166,12 @@ def mark(job: Job, lease: Lease, key: str, now: datetime) -> Change:
     if EXECUTION_KEY in job.payload:
         refuse_unidentified(job)
     refuse_ungoverned(job, now)
-    if any(effect.operation_key == key and effect.name != MARK for effect in job.effects):
-        raise Conflict(f"operation key {key!r} belongs to a named effect of job {job.id}", code="KEY_IN_USE")
+    if is_made_here(key):
+        # Also where no such effect exists yet: its job could not begin it any more.
+        raise Conflict(
+            f"operation key {key!r} has the form of the keys of named effects; a mark needs a key of your own",
+            code="KEY_IN_USE",
+        )
     known = job.mark
     if known is not None and known.is_open and known.operation_key != key:
         raise Conflict(f"job {job.id} has an open mark under another key; settle that first", code="MARK_OPEN")

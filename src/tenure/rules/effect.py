@@ -7,6 +7,7 @@ without a name: the same predicate asks about it and the same unique index guard
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +20,7 @@ from tenure.rules.outcome import Terms
 
 MARK = ""  # the name of the bare dispatch mark
 NAME_MAX = 200
+_JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class EffectState(StrEnum):
@@ -162,6 +164,13 @@ def operation_key(kind: str, job_id: UUID, name: str, ordinal: int = 0) -> str:
     """Make the key of an effect: the service makes it, no model or handler does."""
     key = f"{kind}:{job_id}:{name}"
     return f"{key}#{ordinal}" if ordinal else key
+
+
+def is_made_here(key: str) -> bool:
+    """Say whether a key has the form that `operation_key` gives, whichever job's it is."""
+    kind, _, rest = key.partition(":")
+    job_id, _, name = rest.partition(":")
+    return bool(kind and name) and _JOB_ID.fullmatch(job_id) is not None
 
 
 def check_name(name: str) -> str:
