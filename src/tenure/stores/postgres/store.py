@@ -12,45 +12,34 @@ same procedure again on another connection; the procedure knows its own command 
 from __future__ import annotations
 
 # First, because it tells what to install where the driver is missing.
-from tenure.stores.postgres.driver import psycopg, psycopg_pool  # isort: skip
+from tenure.stores.postgres.driver import psycopg  # isort: skip
 
 import asyncio
 import math
-import os
-import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from psycopg.rows import tuple_row
-
-from tenure.errors import Invalid, TenureError
+from tenure.errors import TenureError
 from tenure.stores.contract import Clock
-from tenure.stores.postgres.connection import (
-    AwaitingConnection,
-    BlockingConnection,
-    play,
-    play_async,
-    rollback,
-)
+from tenure.stores.postgres.connection import AwaitingConnection, BlockingConnection, play, play_async
 from tenure.stores.postgres.face import (
     IN_PROGRESS,
     INSIDE,
     MIGRATING,
     TIDY,
-    Face,
     commit_unknown,
     fate_command,
     judge_fate,
-    store_closed,
 )
+from tenure.stores.postgres.pools import AwaitingPools, BlockingPools
 from tenure.stores.postgres.schema import Steps
 from tenure.stores.postgres.transactions import AsyncJoined, AsyncOpened, Joined, Opened, handed_in
-from tenure.stores.postgres.trouble import Attempts, Failure, Kind
+from tenure.stores.postgres.trouble import Failure, Kind
 from tenure.stores.postgres.unit import COMMIT, GRACE
 from tenure.stores.postgres.wake import INTERVAL, NOTIFY, Notifier
 from tenure.stores.runner import Requests, drive, drive_async, guard, settle
@@ -58,27 +47,20 @@ from tenure.yields import AfterCommit, Procedure, Rows
 
 T = TypeVar("T")
 
-# Seconds: the first and the longest turn of waiting for the pool, how long a rollback or a cancellation may take, how
-# long a notification may wait for a connection, and between two questions about a commit.
-_TURN, _TURN_MAX = 0.05, 1.0
-_CLEANING = 1.0
+# Seconds: how long a notification may wait for a connection, and between two questions about a commit.
 _NOTIFYING = 2.0
 _ASKING = 0.05
 
-_IDLE = psycopg.pq.TransactionStatus.IDLE
-_OPEN = frozenset({psycopg.pq.TransactionStatus.INTRANS, psycopg.pq.TransactionStatus.INERROR})
 
-
-class PostgresStore(Face):
+class PostgresStore(BlockingPools):
     """A PostgreSQL database for blocking callers; see `contract.Store`. Safe to share among threads."""
 
     def _begin_anew(self) -> None:
-        self._lock = threading.Lock()
-        self._pools: dict[bool, psycopg_pool.ConnectionPool[BlockingConnection]] = {}
+        super()._begin_anew()
         self._notifier = Notifier(self._send_notification)
 
     def _leave_behind(self) -> object:
-        return self._pools, self._notifier
+        return super()._leave_behind(), self._notifier
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Store.run`."""
@@ -210,11 +192,7 @@ class PostgresStore(Face):
     def close(self) -> None:
         """See `contract.Store.close`."""
         self._notifier.close()
-        self._closed = True
-        with self._lock:
-            pools = list(self._pools.values())
-        for pool in pools:
-            pool.close()
+        self._close_pools()
 
     def __enter__(self) -> Self:
         return self
@@ -227,104 +205,17 @@ class PostgresStore(Face):
     ) -> None:
         self.close()
 
-    def _patiently(self, work: Callable[[float], T], seconds: float) -> T:
-        attempts = Attempts(seconds)
-        while True:
-            try:
-                return work(attempts.deadline)
-            except Failure as failure:
-                pause = attempts.after(failure)
-            time.sleep(pause)
 
-    def _pool(self, *, urgent: bool) -> psycopg_pool.ConnectionPool[BlockingConnection]:
-        with self._lock:
-            self._check_open()
-            pool = self._pools.get(urgent)
-            if pool is None:
-                pool = psycopg_pool.ConnectionPool(
-                    self._address.conninfo,
-                    connection_class=BlockingConnection,
-                    **self._pool_options(urgent=urgent),
-                )
-                pool.open()
-                self._pools[urgent] = pool
-            return pool
-
-    @contextmanager
-    def _borrow(self, deadline: float, *, urgent: bool = False, verified: bool = True) -> Iterator[BlockingConnection]:
-        connection = self._take(deadline, urgent=urgent, verified=verified)
-        failed = True
-        try:
-            yield connection
-            failed = False
-        finally:
-            self._give(connection, failed=failed)
-
-    def _take(self, deadline: float, *, urgent: bool = False, verified: bool = True) -> BlockingConnection:
-        connection = self._wait(self._pool(urgent=urgent), deadline)
-        connection.deadline = deadline + GRACE
-        if verified and not connection.verified:
-            failed = True
-            try:
-                self._note(connection, play(connection, self._verify()))
-                failed = False
-            finally:
-                if failed:
-                    self._give(connection, failed=True)
-        return connection
-
-    def _wait(self, pool: psycopg_pool.ConnectionPool[BlockingConnection], deadline: float) -> BlockingConnection:
-        turn = _TURN
-        while True:
-            left = deadline - time.monotonic()
-            try:
-                connection = pool.getconn(max(0.001, min(turn, left)))
-            except psycopg_pool.PoolTimeout:
-                self._after_waiting(left)
-                turn = min(_TURN_MAX, turn * 2)
-            except psycopg_pool.PoolClosed:
-                raise store_closed() from None
-            else:
-                connection.home = pool
-                return connection
-
-    def _give(self, connection: BlockingConnection, *, failed: bool) -> None:
-        if connection.owner != os.getpid():
-            return  # the connection is the parent's
-        try:
-            if failed:
-                self._clean(connection)
-        finally:
-            connection.row_factory = tuple_row
-            connection.deadline = None
-            connection.home.putconn(connection)
-
-    def _clean(self, connection: BlockingConnection) -> None:
-        pgconn = connection.pgconn
-        connection.deadline = time.monotonic() + _CLEANING
-        try:
-            if not pgconn.pipeline_status and pgconn.transaction_status in _OPEN:
-                connection.wait(rollback(pgconn))
-            elif pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
-                # Nobody waits for the statement any more, but it may hold locks.
-                connection.cancel_safe(timeout=_CLEANING)
-        except psycopg.Error:
-            connection.close()
-        if pgconn.pipeline_status or pgconn.transaction_status != _IDLE:
-            connection.close()
-
-
-class AsyncPostgresStore(Face):
+class AsyncPostgresStore(AwaitingPools):
     """A PostgreSQL database for awaiting callers; see `contract.AsyncStore`. One event loop at a time."""
 
     def _begin_anew(self) -> None:
-        self._pools: dict[bool, psycopg_pool.AsyncConnectionPool[AwaitingConnection]] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
+        super()._begin_anew()
         self._telling: asyncio.Task[None] | None = None
         self._to_tell = False
 
     def _leave_behind(self) -> object:
-        return self._pools, self._loop, self._telling
+        return super()._leave_behind(), self._telling
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Store.run`."""
@@ -432,9 +323,9 @@ class AsyncPostgresStore(Face):
     async def notify(self) -> None:
         """See `contract.Store.notify`; does not wait for it."""
         self._check_open()
-        self._leave_loop()
+        anew = self._leave_loop()
         self._to_tell = True
-        if self._telling is None or self._telling.done():
+        if anew or self._telling is None or self._telling.done():
             self._telling = asyncio.create_task(self._tell(), name="tenure-notify")
 
     async def _tell(self) -> None:
@@ -457,10 +348,7 @@ class AsyncPostgresStore(Face):
         """See `contract.Store.close`."""
         if self._telling is not None and self._loop is asyncio.get_running_loop():
             await self._telling
-        self._closed = True
-        self._leave_loop()
-        for pool in self._pools.values():
-            await pool.close()
+        await self._close_pools()
 
     async def __aenter__(self) -> Self:
         return self
@@ -472,115 +360,6 @@ class AsyncPostgresStore(Face):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
-
-    async def _patiently(self, work: Callable[[float], Awaitable[T]], seconds: float) -> T:
-        attempts = Attempts(seconds)
-        while True:
-            try:
-                return await work(attempts.deadline)
-            except Failure as failure:
-                pause = attempts.after(failure)
-            await asyncio.sleep(pause)
-
-    def _leave_loop(self) -> None:
-        # A program may run one loop after another; a pool belongs to its loop.
-        loop = asyncio.get_running_loop()
-        if self._loop is loop:
-            return
-        if self._pools and self._loop is not None and not self._loop.is_closed():
-            raise Invalid(
-                "this store is in use in another event loop; open one store for each loop",
-                code="WRONG_LOOP",
-            )
-        # Nobody is left to close them in order; they close themselves when nobody refers to them.
-        self._pools = {}
-        self._telling = None
-        self._loop = loop
-
-    async def _pool(self, *, urgent: bool) -> psycopg_pool.AsyncConnectionPool[AwaitingConnection]:
-        self._check_open()
-        self._leave_loop()
-        pool = self._pools.get(urgent)
-        if pool is None:
-            pool = self._pools[urgent] = psycopg_pool.AsyncConnectionPool(
-                self._address.conninfo,
-                connection_class=AwaitingConnection,
-                **self._pool_options(urgent=urgent),
-            )
-        if pool.closed:
-            await pool.open()
-        return pool
-
-    @asynccontextmanager
-    async def _borrow(
-        self, deadline: float, *, urgent: bool = False, verified: bool = True
-    ) -> AsyncIterator[AwaitingConnection]:
-        connection = await self._take(deadline, urgent=urgent, verified=verified)
-        failed = True
-        try:
-            yield connection
-            failed = False
-        finally:
-            await self._give(connection, failed=failed)
-
-    async def _take(self, deadline: float, *, urgent: bool = False, verified: bool = True) -> AwaitingConnection:
-        connection = await self._wait(await self._pool(urgent=urgent), deadline)
-        connection.deadline = deadline + GRACE
-        if verified and not connection.verified:
-            failed = True
-            try:
-                self._note(connection, await play_async(connection, self._verify()))
-                failed = False
-            finally:
-                if failed:
-                    await self._give(connection, failed=True)
-        return connection
-
-    async def _wait(
-        self, pool: psycopg_pool.AsyncConnectionPool[AwaitingConnection], deadline: float
-    ) -> AwaitingConnection:
-        turn = _TURN
-        while True:
-            left = deadline - time.monotonic()
-            try:
-                connection = await pool.getconn(max(0.001, min(turn, left)))
-            except psycopg_pool.PoolTimeout:
-                self._after_waiting(left)
-                turn = min(_TURN_MAX, turn * 2)
-            except psycopg_pool.PoolClosed:
-                raise store_closed() from None
-            else:
-                connection.home = pool
-                return connection
-
-    async def _give(self, connection: AwaitingConnection, *, failed: bool) -> None:
-        if connection.owner != os.getpid():
-            return  # the connection is the parent's
-        try:
-            if failed:
-                await self._clean(connection)
-        except BaseException:
-            # Cancelled once more, in the middle of cleaning.
-            await connection.close()
-            raise
-        finally:
-            connection.row_factory = tuple_row
-            connection.deadline = None
-            # A connection that does not come back is missing for ever, so not even a cancellation stops this.
-            await asyncio.shield(connection.home.putconn(connection))
-
-    async def _clean(self, connection: AwaitingConnection) -> None:
-        pgconn = connection.pgconn
-        connection.deadline = time.monotonic() + _CLEANING
-        try:
-            if not pgconn.pipeline_status and pgconn.transaction_status in _OPEN:
-                await connection.wait(rollback(pgconn))
-            elif pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
-                await connection.cancel_safe(timeout=_CLEANING)
-        except psycopg.Error:
-            await connection.close()
-        if pgconn.pipeline_status or pgconn.transaction_status != _IDLE:
-            await connection.close()
 
 
 def open_store(
