@@ -75,7 +75,7 @@ def shop() -> Iterator[Answering]:
 def expected(status: int) -> Outcome:
     """The table of the contract, written once more in another way than the code writes it."""
     if status // 100 == 2:
-        return Succeeded({"status": status, "body": {}})
+        return Succeeded({"body": {}})
     if status == 429:
         return FailedBeforeDispatch("HTTP 429")
     if status in {401, 403}:
@@ -117,7 +117,7 @@ def test_a_redirect_is_not_followed(shop: Answering) -> None:
             assert shop.look_up(response(status, b"", f"Location: {other.url}")) == NoAnswer(f"HTTP {status}")
         assert other.connections == 0
         own = HttpProvider("shop", other.url, trust_env=False)
-        assert asyncio.run(own.send({}, KEY)) == Succeeded({"status": 200, "body": {}})
+        assert asyncio.run(own.send({}, KEY)) == Succeeded({"body": {}})
 
 
 def test_nothing_is_tried_twice(shop: Answering) -> None:
@@ -173,15 +173,15 @@ def test_retry_after_counts_for_429_alone(shop: Answering) -> None:
 @pytest.mark.parametrize(
     "body, receipt",
     [
-        (b'{"id": 7}', {"status": 200, "body": {"id": 7}}),
-        (b"[1, 2]", {"status": 200, "body": [1, 2]}),
-        (b"null", {"status": 200, "body": None}),
+        (b'{"id": 7}', {"body": {"id": 7}}),
+        (b"[1, 2]", {"body": [1, 2]}),
+        (b"null", {"body": None}),
         (b"", {"status": 200}),
-        (b"<html>ok</html>", {"status": 200, "body_left_out": "not JSON"}),
-        (b'{"a": NaN}', {"status": 200, "body_left_out": "NON_FINITE_NUMBER"}),
-        (b'"' + b"x" * (ANSWER_BYTES_MAX - 2) + b'"', {"status": 200, "body": "x" * (ANSWER_BYTES_MAX - 2)}),
-        (b'"' + b"x" * (ANSWER_BYTES_MAX - 1) + b'"', {"status": 200, "body_left_out": "too long"}),
-        (b'"' + b"x" * 5_000_000 + b'"', {"status": 200, "body_left_out": "too long"}),
+        (b"<html>ok</html>", {"body_left_out": "not JSON"}),
+        (b'{"a": NaN}', {"body_left_out": "NON_FINITE_NUMBER"}),
+        (b'"' + b"x" * (ANSWER_BYTES_MAX - 2) + b'"', {"body": "x" * (ANSWER_BYTES_MAX - 2)}),
+        (b'"' + b"x" * (ANSWER_BYTES_MAX - 1) + b'"', {"body_left_out": "too long"}),
+        (b'"' + b"x" * 5_000_000 + b'"', {"body_left_out": "too long"}),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -191,7 +191,7 @@ def test_a_receipt_is_the_status_and_bounded_json(shop: Answering, body: bytes, 
 
 def test_a_compressed_answer_is_not_unpacked(shop: Answering) -> None:
     outcome = shop.send(response(200, b"\x1f\x8b" + b"x" * 50, "Content-Encoding: gzip"))
-    assert outcome == Succeeded({"status": 200, "body_left_out": "compressed"})
+    assert outcome == Succeeded({"body_left_out": "compressed"})
     assert b"accept-encoding: identity" in shop.server.received.lower()
 
 
@@ -201,7 +201,7 @@ def test_a_long_refusal_is_still_a_refusal(shop: Answering) -> None:
 
 def test_a_chunked_answer_is_read_to_its_end(shop: Answering) -> None:
     chunked = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n{"id\r\n4\r\n":7}\r\n0\r\n\r\n'
-    assert shop.send(chunked) == Succeeded({"status": 200, "body": {"id": 7}})
+    assert shop.send(chunked) == Succeeded({"body": {"id": 7}})
 
 
 def test_the_receipt_may_be_made_by_the_caller_for_both_ways(shop: Answering) -> None:
@@ -228,7 +228,7 @@ def test_classify_overrides_the_table(shop: Answering) -> None:
     assert shop.send(response(409, b'{"code": "in_use"}'), classify=classify) == Rejected("in use")
     assert shop.send(response(503), classify=classify) == FailedBeforeDispatch("closed")
     assert shop.send(response(500), classify=classify) == Unknown("HTTP 500")
-    assert shop.send(response(200), classify=classify) == Succeeded({"status": 200, "body": {}})
+    assert shop.send(response(200), classify=classify) == Succeeded({"body": {}})
 
 
 @pytest.mark.parametrize("status", [200, 402, 429, 500])
@@ -276,7 +276,7 @@ def test_classify_sees_the_answer_but_not_our_credentials(shop: Answering) -> No
 @pytest.mark.parametrize(
     "status, evidence",
     [
-        (200, Accepted({"status": 200, "body": {"id": 7}})),
+        (200, Accepted({"body": {"id": 7}})),
         (404, Absent()),
         (409, Declined("HTTP 409")),
         (410, Declined("HTTP 410")),
@@ -412,7 +412,7 @@ def test_a_client_of_the_users_is_used_and_stays_open(shop: Answering) -> None:
             return [first, await provider.send({}, KEY)], client.is_closed
 
     outcomes, closed = asyncio.run(run())
-    assert outcomes == [Unknown("HTTP 302"), Succeeded({"status": 200, "body": {}})]
+    assert outcomes == [Unknown("HTTP 302"), Succeeded({"body": {}})]
     assert not closed
     assert shop.server.received.lower().count(b"x-pool: mine") == 2
 

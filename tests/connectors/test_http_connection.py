@@ -137,7 +137,7 @@ def test_an_answer_that_breaks_off_is_unknown(how: str) -> None:
 
 def test_a_whole_answer_over_the_same_wire_is_taken() -> None:
     with RawServer(answering(response(200))) as server:
-        assert send(server.url) == Succeeded({"status": 200, "body": {}})
+        assert send(server.url) == Succeeded({"body": {}})
 
 
 def never_answer(connection: socket.socket, server: RawServer) -> None:
@@ -206,7 +206,7 @@ def test_a_certificate_that_nobody_vouches_for_is_unknown_and_one_that_is_truste
         url = f"https://localhost:{server.port}/effects"
         assert send(url) == Unknown("no whole answer (ConnectError: SSLCertVerificationError)")
         assert server.received == b""
-        assert asyncio.run(trusted(url)) == Succeeded({"status": 200, "body": {}})
+        assert asyncio.run(trusted(url)) == Succeeded({"body": {}})
         assert server.received.startswith(b"POST /effects")
 
 

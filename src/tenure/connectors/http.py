@@ -78,8 +78,8 @@ class HttpProvider(Provider):
     """
     Send each request as JSON to one address.
 
-    Succeeded: a 2xx status; the receipt is `{"status": ..., "body": ...}` with the answer's JSON, if it is JSON of at
-    most 64 KiB, and never a header. FailedBeforeDispatch: no connection, or 429 with its Retry-After. Rejected: 401 and
+    Succeeded: a 2xx status; the receipt is `{"body": ...}` with the answer's JSON, if it is JSON of at most 64 KiB, and
+    never a header. The status is left out of it: 201 for the act and 200 for its look-up are the same act. FailedBeforeDispatch: no connection, or 429 with its Retry-After. Rejected: 401 and
     403 as `authentication`, other definite 4xx. Unknown: 408, 409, 425, 5xx, redirects, timeouts, resets, answers that
     break off.
 
@@ -220,9 +220,9 @@ class HttpProvider(Provider):
         if not answer.body and not answer.unread:
             return {"status": answer.status}
         try:
-            return {"status": answer.status, "body": answer.json()}
+            return {"body": answer.json()}
         except ValueError as problem:
-            return {"status": answer.status, "body_left_out": str(problem)}
+            return {"body_left_out": str(problem)}
 
     async def _exchange(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
