@@ -82,7 +82,7 @@ def asked(procedure: Procedure[Any]) -> Iterator[None]:
     """Take note that a procedure was handed to a store, also where the store refuses before it runs a step of it."""
     try:
         yield
-    except Exception:
+    except BaseException:  # a cancelled caller included
         # A fresh run that is closed at once: a procedure that was refused is not one that somebody forgot to run.
         procedure.script().close()
         raise
