@@ -19,7 +19,7 @@ from tenure.handler import AsyncContext, Attempt, Context, Runtime, ending, retu
 from tenure.procedures import hold
 from tenure.procedures.claim import Claim
 from tenure.rules.job import Job
-from tenure.stores.contract import Store
+from tenure.stores.contract import AsyncStore, Store
 from tests.crash.scene import ACTOR, LEASE, ORGANIZATION, PROJECT
 
 T = TypeVar("T")
@@ -98,8 +98,7 @@ class Hand:
         self.app = app
         self.worker_id = worker_id
         self.service = app.service
-        awaiting: Any = None  # handlers here are plain functions, and their contexts ask the blocking store
-        self._runtime = Runtime(awaiting, app.store, app.providers, journal, wait, apart=_at_once)
+        self._journal = journal
 
     def claim(self) -> Claim | None:
         return self.service.claim_job(self.worker_id, start=True)
@@ -113,11 +112,26 @@ class Hand:
         """Run the handler of a claim and give what is to be written."""
         kind = self.app.registry.find(claim.job.kind)
         attempt = Attempt(claim.job, claim.lease, kind, sent=time.monotonic())
+        payload = kind.decode(claim.job.payload)
         try:
-            result = kind.function(Context(attempt, self._runtime), kind.decode(claim.job.payload))
+            if kind.is_async:
+                result = wait(self._awaited(attempt, payload))
+            else:
+                awaiting: Any = None  # a plain handler's context asks the blocking store alone
+                result = kind.function(Context(attempt, self._runtime(awaiting)), payload)
         except (Exception, Stop) as error:  # noqa: BLE001 - the package says what each ending of a handler means
             return ending(attempt, error)
         return returning(attempt, kind.jsonable(result))
+
+    async def _awaited(self, attempt: Attempt, payload: Any) -> Any:
+        store = self.app.store.awaiting()
+        try:
+            return await attempt.kind.function(AsyncContext(attempt, self._runtime(store)), payload)
+        finally:
+            await store.close()
+
+    def _runtime(self, awaiting: AsyncStore) -> Runtime:
+        return Runtime(awaiting, self.app.store, self.app.providers, self._journal, wait, apart=_at_once)
 
 
 async def _at_once(work: Callable[[], T]) -> T:
