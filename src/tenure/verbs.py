@@ -475,7 +475,8 @@ def append_job_event(
     Raises:
         Refused: The name is the library's own to write. Invalid: It is unknown.
     """
-    return operate.append_event(job_id, name, data or {}, actor=actor or scope.actor, tenant=scope.tenant)
+    given = {} if data is None else data
+    return operate.append_event(job_id, name, given, actor=actor or scope.actor, tenant=scope.tenant)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
