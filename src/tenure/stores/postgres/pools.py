@@ -37,6 +37,7 @@ _TURN, _TURN_MAX = 0.05, 1.0
 _CLEANING = 1.0
 
 _IDLE = psycopg.pq.TransactionStatus.IDLE
+_ACTIVE = psycopg.pq.TransactionStatus.ACTIVE
 _OPEN = frozenset({psycopg.pq.TransactionStatus.INTRANS, psycopg.pq.TransactionStatus.INERROR})
 
 
@@ -135,8 +136,8 @@ class BlockingPools(Face):
         try:
             if not pgconn.pipeline_status and pgconn.transaction_status in _OPEN:
                 connection.wait(rollback(pgconn))
-            elif pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
-                # Nobody waits for the statement any more, but it may hold locks.
+            elif pgconn.transaction_status == _ACTIVE and psycopg.capabilities.has_cancel_safe():
+                # Nobody waits for the statement any more, but it may hold locks. The older way to cancel could hang.
                 connection.cancel_safe(timeout=_CLEANING)
         except psycopg.Error:
             connection.close()
@@ -262,7 +263,7 @@ class AwaitingPools(Face):
         try:
             if not pgconn.pipeline_status and pgconn.transaction_status in _OPEN:
                 await connection.wait(rollback(pgconn))
-            elif pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+            elif pgconn.transaction_status == _ACTIVE and psycopg.capabilities.has_cancel_safe():
                 await connection.cancel_safe(timeout=_CLEANING)
         except psycopg.Error:
             await connection.close()
