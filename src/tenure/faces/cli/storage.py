@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from contextlib import chdir
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,7 +47,8 @@ def init(
     if path.exists():
         raise Invalid(f"{path} exists already and is left as it is; choose another directory", code="FILE_EXISTS")
     directory.mkdir(parents=True, exist_ok=True)
-    with opened(url) as made:
+    # A relative URL means the same to this command as to the app that it writes.
+    with chdir(directory), opened(url) as made:
         applied = made.migrate()
     path.write_text(_STARTER.format(url=url), encoding="utf-8")
     if as_json:

@@ -1,0 +1,46 @@
+"""The examples run by themselves in an empty folder and print what they promise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+EXAMPLES = ROOT / "examples"
+PRINTED = {
+    "own_transaction.py": [
+        "order 2 and its job are gone together: the order was withdrawn",
+        "order-1 completed order 1 is packed",
+    ],
+    "lost_reply.py": [
+        "the job is completed after 2 attempts",
+        "indeterminate indeterminate",
+        "reconciled queued",
+        "completed completed",
+        "what the customer sees: ['fx-1']",
+    ],
+}
+
+
+def test_every_example_is_here_and_in_the_list() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == PRINTED.keys()
+    listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert [path.name for path in EXAMPLES.iterdir() if path.is_file() and f"({path.name})" not in listed] == [
+        "README.md"
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(PRINTED))
+def test_an_example_runs(name: str, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)], cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    rest = ended.stdout
+    for line in PRINTED[name]:
+        assert line in rest, f"{line!r} is missing or too early:\n{ended.stdout}"
+        rest = rest.partition(line)[2]
