@@ -28,6 +28,7 @@ from datetime import timedelta
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
+from textwrap import dedent
 from types import ModuleType, TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast, overload
 from uuid import UUID
@@ -216,9 +217,19 @@ def point_name(procedure: Procedure[Any]) -> str:
     while procedure.name.startswith("_"):
         inner = next((one for one in procedure._args if isinstance(one, Procedure)), None)  # noqa: SLF001
         if inner is None:
-            return procedure.name.lstrip("_")
+            return _runs(procedure._script) or procedure.name.lstrip("_")  # noqa: SLF001
         procedure = inner
     return procedure.name
+
+
+@lru_cache
+def _runs(script: Callable[..., Any]) -> str | None:
+    """Give the name of the procedure that a private one makes and runs itself."""
+    for node in ast.walk(ast.parse(dedent(inspect.getsource(script)))):
+        if isinstance(node, ast.YieldFrom) and isinstance(node.value, ast.Call):
+            called = node.value.func
+            return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", None)
+    return None
 
 
 # --- the wrappers -----------------------------------------------------------------------------------------------------
