@@ -47,16 +47,17 @@ class Benches:
         bench.reset()
         return bench
 
-    def open(self, name: str, url: str | None = None) -> Bench:
+    def open(self, name: str, url: str | None = None, database: Database | None = None) -> Bench:
         """
-        Open one more bench on the same database; its maker closes it.
+        Open one more bench; its maker closes it.
 
         Args:
             url: Another way to the database.
+            database: Another one than the one all tests share.
         """
         dialect, _, manner = name.partition("-")
         loop = self.loop if manner == "awaiting" else None
-        return open_bench(self.database(dialect), self._clock, loop, url)
+        return open_bench(database or self.database(dialect), self._clock, loop, url)
 
     @property
     def loop(self) -> LoopThread:
@@ -66,22 +67,30 @@ class Benches:
 
     def database(self, dialect: str) -> Database:
         if dialect not in self._databases:
-            database: Database
             if dialect == "sqlite":
-                database = SqliteFile(self._factory.mktemp("contract") / "jobs.db")
+                made: Database = SqliteFile(self._factory.mktemp("contract") / "jobs.db")
             else:
-                database = PostgresDatabase(self._request.getfixturevalue("postgres_databases").create())
-            with contextlib.closing(open_store(database.url)) as store:
-                store.migrate(test_clock=True)
-            database.open()
-            # A table of the user's own, written in the user's transactions and publishes.
-            database.sql("CREATE TABLE own (value INTEGER PRIMARY KEY)")
-            bench = open_bench(database, self._clock, None)
-            neighbour(bench)
-            close_bench(bench)
-            database.keep()
-            self._databases[dialect] = database
+                made = PostgresDatabase(self._request.getfixturevalue("postgres_databases").create())
+            self._databases[dialect] = self._prepared(made)
         return self._databases[dialect]
+
+    def prepare(self, url: str) -> PostgresDatabase:
+        """Prepare an empty database of a test's own like the shared one."""
+        made = PostgresDatabase(url)
+        self._prepared(made)
+        return made
+
+    def _prepared(self, database: Database) -> Database:
+        with contextlib.closing(open_store(database.url)) as store:
+            store.migrate(test_clock=True)
+        database.open()
+        # A table of the user's own, written in the user's transactions and publishes.
+        database.sql("CREATE TABLE own (value INTEGER PRIMARY KEY)")
+        bench = open_bench(database, self._clock, None)
+        neighbour(bench)
+        close_bench(bench)
+        database.keep()
+        return database
 
     def close(self) -> None:
         for bench in self._benches.values():
