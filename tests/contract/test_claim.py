@@ -419,8 +419,8 @@ def test_two_lost_beats_lose_nothing(bench: Bench) -> None:
 
 
 RECOVERIES = {
-    "expired": ("queued", None, ["lease_expired"], 0),
-    "expired, sent": ("queued", None, ["lease_expired"], 0),
+    "expired": ("queued", "WORKER_LOST", ["lease_expired"], 0),
+    "expired, sent": ("queued", "WORKER_LOST", ["lease_expired"], 0),
     "expired, cancelling": ("cancelled", None, ["cancelled"], 1),
     "expired, effect": ("indeterminate", "LEASE_EXPIRED_AFTER_DISPATCH", ["indeterminate"], 1),
 }

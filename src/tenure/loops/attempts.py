@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -38,13 +39,17 @@ from tenure.handler import (
 )
 from tenure.loops.heartbeat import Heartbeat
 from tenure.loops.outcomes import Outcomes
+from tenure.loops.supervisor import within
 from tenure.loops.threads import Threads
 from tenure.procedures import hold
+from tenure.rules.moves import WORKER_LOST
 
 logger = logging.getLogger("tenure.worker")
 
 # Seconds. How long a handler that was told to stop may take to do so before its outcome is written without it.
 STOP_GRACE = 1.0
+# How long a job whose last worker was lost runs before another one of that kind may start beside it.
+WATCHED_FOR = 20.0
 _STOPPING = "the worker is stopping"
 
 
@@ -76,6 +81,7 @@ class Attempts:
         self._loop = asyncio.get_running_loop()
         self._running: dict[UUID, _Running] = {}
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
+        self._watched: dict[UUID, Attempt] = {}
         self._returning = False
         self._stopped_early = False
 
@@ -92,6 +98,8 @@ class Attempts:
         self._heartbeat.add(attempts)
         for attempt in attempts:
             key = attempt.lease.attempt_id
+            if attempt.job.error_code == WORKER_LOST:
+                self._watched[key] = attempt
             self._running[key] = _Running(attempt, asyncio.Event())
             task = self._tasks[key] = asyncio.create_task(
                 self._perform(self._running[key]), name=f"tenure-job-{attempt.job.id}"
@@ -104,8 +112,24 @@ class Attempts:
         if not task.cancelled() and task.exception() is not None:
             # A mistake of ours. The lease must not be kept for an attempt that nobody looks after.
             logger.error("attempt lost: job=%s error=%s", running.attempt.job.id, type(task.exception()).__name__)
-            self._heartbeat.remove(running.attempt)
+            self.written(running.attempt)
         self._freed()
+
+    @property
+    def watching(self) -> bool:
+        """
+        Whether a job is under way here that may have been the end of its last worker.
+
+        Until its outcome is written: the next one of that kind might take it along in the moment before.
+        """
+        now = time.monotonic()
+        return any(one.started is None or now - one.started < WATCHED_FOR for one in self._watched.values())
+
+    def written(self, attempt: Attempt) -> None:
+        """Let an attempt go: its outcome is written, or cannot be any more."""
+        self._heartbeat.remove(attempt)
+        if self._watched.pop(attempt.lease.attempt_id, None) is not None:
+            self._freed()
 
     def return_unstarted(self) -> None:
         """From now on give back what is not started yet, its attempt not used."""
@@ -162,7 +186,7 @@ class Attempts:
         handler = running.handler = asyncio.ensure_future(run_handler(attempt, self._runtime, self._threads.run))
         handler.add_done_callback(lambda _: running.stopping.set())
         while not handler.done() and not attempt.judge():
-            await _within(running.stopping, attempt.next_look())
+            await within(running.stopping, attempt.next_look())
             running.stopping.clear()
         if not handler.done():
             await self._stop(running, handler)
@@ -197,16 +221,6 @@ def _ask(attempt: Attempt, handler: asyncio.Future[Any]) -> hold.Ask | None:
         return returning(attempt, handler.result())
     logger.info("handler raised: job=%s error=%s", attempt.job.id, type(error).__name__)
     return ending(attempt, error)
-
-
-async def _within(event: asyncio.Event, seconds: float) -> None:
-    # Not wait_for, which makes a task for each wait.
-    loop = asyncio.get_running_loop()
-    timer = loop.call_at(loop.time() + seconds, event.set)
-    try:
-        await event.wait()
-    finally:
-        timer.cancel()
 
 
 async def run_handler(

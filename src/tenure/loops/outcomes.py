@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tenure.errors import CancelRequested, LeaseLost, TenureError, Unavailable, Uncertain
 from tenure.handler import Attempt
-from tenure.loops.supervisor import Pulse
+from tenure.loops.supervisor import Pulse, within
 from tenure.procedures import hold
 from tenure.rules.job import Job
 from tenure.stores.contract import AsyncStore
@@ -69,9 +69,7 @@ class Outcomes:
 
     async def step(self) -> None:
         """Write one batch; the supervisor calls this again and again."""
-        try:
-            await asyncio.wait_for(self._arrived.wait(), timeout=self._pulse.period)
-        except TimeoutError:
+        if not await within(self._arrived, self._pulse.period):
             return
         if len(self._waiting) < BATCH:
             await asyncio.sleep(GATHER)

@@ -30,6 +30,7 @@ PAUSE_FIRST, PAUSE_MAX = 0.1, 5.0
 # How often the same trouble of a loop is told again.
 TELL_AGAIN = 60.0
 HEALTH_EVERY = 1.0
+_CANCEL_AGAIN = 0.1
 
 
 @dataclass(slots=True)
@@ -126,6 +127,17 @@ class Health:
         )
 
 
+async def within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event for at most so long; whether it came."""
+    # Not wait_for: it makes a task for each wait, and before Python 3.12 it may lose a cancellation.
+    try:
+        async with asyncio.timeout(max(0.0, seconds)):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
 class Supervisor:
     """The pulses of one worker, and the tasks that beat them."""
 
@@ -160,7 +172,7 @@ class Supervisor:
         """Run a step again and again; it paces itself."""
 
         async def run() -> None:
-            while True:
+            while not self._ending:
                 try:
                     await step()
                 except asyncio.CancelledError as error:
@@ -178,9 +190,11 @@ class Supervisor:
     async def end(self) -> None:
         """Cancel every loop and wait for it."""
         self._ending = True
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        while left := [task for task in self.tasks if not task.done()]:
+            for task in left:
+                task.cancel()
+            # Again and again: before Python 3.12 a cancellation that comes together with a result may be lost.
+            await asyncio.wait(left, timeout=_CANCEL_AGAIN)
         self.tasks.clear()
 
     def loops(self) -> dict[str, LoopHealth]:

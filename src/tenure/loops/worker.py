@@ -42,7 +42,7 @@ from tenure.loops.attempts import STOP_GRACE, Attempts
 from tenure.loops.heartbeat import Heartbeat
 from tenure.loops.outcomes import Outcomes
 from tenure.loops.process import Process
-from tenure.loops.supervisor import Health, HealthFile, Supervisor
+from tenure.loops.supervisor import Health, HealthFile, Supervisor, within
 from tenure.loops.sweeper import Lookup, Sweeper
 from tenure.loops.threads import Threads
 from tenure.procedures.claim import (
@@ -359,7 +359,8 @@ class Worker:
 
     async def _withdraw(self) -> None:
         try:
-            await asyncio.wait_for(self._store.run(withdraw(self.worker_id)), _FAREWELL)
+            async with asyncio.timeout(_FAREWELL):
+                await self._store.run(withdraw(self.worker_id))
         except (TenureError, TimeoutError) as error:
             logger.warning("the announcement of %s runs out by itself: %s", self.worker_id, type(error).__name__)
 
@@ -406,6 +407,9 @@ class Worker:
                 claim_id=self._claim_id,
                 cursor=self._cursor,
                 thorough=False,
+                # A job that kills its process takes those beside it along. Run one by one, each of the others loses
+                # one attempt at most, and the cause is found out.
+                lost=0 if attempts.watching else 1,
             )
         )
         self._claim_id = None
@@ -418,7 +422,7 @@ class Worker:
 
     async def _sleep(self, event: asyncio.Event, longest: float) -> None:
         """Wait for the event, which was cleared before anybody looked, or for a jittered pause."""
-        if await _wait(event.wait(), random.uniform(longest / 2, longest)):  # noqa: S311 - spreads load
+        if await within(event, random.uniform(longest / 2, longest)):  # noqa: S311 - spreads load
             self._pause = POLL_MIN
 
     def _slot_freed(self) -> None:
@@ -426,7 +430,8 @@ class Worker:
         self._wake.set()
 
     def _written(self, attempt: Attempt) -> None:
-        self._heartbeat.remove(attempt)
+        assert self._attempts is not None
+        self._attempts.written(attempt)
 
     def _attempt_stopped(self, attempt: Attempt) -> None:
         assert self._attempts is not None
@@ -524,7 +529,8 @@ class Worker:
 async def _wait(awaitable: Awaitable[object], seconds: float) -> bool:
     """Wait for at most so long; whether it came to its end."""
     try:
-        await asyncio.wait_for(awaitable, max(0.0, seconds))
+        async with asyncio.timeout(max(0.0, seconds)):
+            await awaitable
     except TimeoutError:
         return False
     return True

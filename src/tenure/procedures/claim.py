@@ -71,6 +71,7 @@ def claim(
     claim_id: UUID | None = None,
     cursor: Cursor | None = None,
     thorough: bool = True,
+    lost: int | None = None,
     command: Command = FRESH,
 ) -> Script[Taken]:
     """
@@ -84,6 +85,8 @@ def claim(
         claim_id: Makes the claim repeatable: the same id gives the same leases while they live.
         cursor: From the worker's last claim; may overlook a row that committed late.
         thorough: Settle expired leases and look among parked rows too.
+        lost: At most this many of them may be jobs whose last worker was lost, one of which may have been the cause;
+            None does not tell them apart.
     Raises:
         Conflict: The claim id was used by another worker or with another scope.
     Locks: the rows taken, skipping locked ones. Writes: ready, deferred, resting, lease, outcome, claim, event.
@@ -103,8 +106,10 @@ def claim(
     if thorough:
         yield from _recover(RECOVER_MAX, command)
     wanted = (yield from _all_queues(thorough=thorough)) if queues is None else list(dict.fromkeys(queues))
-    filters = {"tenant": tenant, "organization": organization, "kinds": None if kinds is None else list(kinds)}
-    picked: list[Row] = []
+    filters: dict[str, Any] = {"tenant": tenant, "organization": organization}
+    filters["kinds"] = None if kinds is None else list(kinds)
+    picked: list[Row] = yield from _pick_lost(wanted, filters, min(limit, lost or 0))
+    filters["wary"] = lost is not None
     ahead: dict[str, dict[int, int]] = {}
     for queue in wanted:
         if len(picked) == limit:
@@ -157,6 +162,14 @@ def _still_held(leased: Rows) -> Script[list[Claim]]:
     return [Claim(job, job.lease) for job in sorted(alive, key=moves.order) if job.lease]
 
 
+def _pick_lost(queues: Sequence[str], filters: Mapping[str, Any], limit: int) -> Script[list[Row]]:
+    rows: list[Row] = []
+    for queue in queues:
+        if len(rows) < limit:
+            rows += yield Statement("ready_lost", {"queue": queue, "limit": limit - len(rows), **filters})
+    return rows
+
+
 def _pick(
     queue: str, filters: Mapping[str, Any], limit: int, bounds: Mapping[int, int] | None, *, thorough: bool
 ) -> Script[Rows]:
@@ -181,7 +194,8 @@ def _pick(
         return [*rows, *(row for row in more if row[1] not in seen)][:limit]
     rows = yield Statement("ready_front", {"queue": queue, "limit": limit, **filters})
     if thorough and len(rows) < limit:
-        rows += yield Statement("resting_front", {"queue": queue, "limit": limit - len(rows), **filters})
+        parked = {name: value for name, value in filters.items() if name != "wary"}
+        rows += yield Statement("resting_front", {"queue": queue, "limit": limit - len(rows), **parked})
     return rows
 
 

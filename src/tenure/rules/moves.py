@@ -23,6 +23,7 @@ from tenure.rules.retry import backoff, jitter, window_ended
 from tenure.rules.status import LIVE, Status
 
 CODE_MAX = 100
+WORKER_LOST = "WORKER_LOST"
 GRANT_MAX = 10_000  # attempts that one retry may grant
 UNRESOLVED = "EFFECT_UNRESOLVED"
 
@@ -105,18 +106,29 @@ def recover(job: Job, now: datetime) -> Change | None:
         )
     if job.cancel_requested_at is not None:
         return move(job, Status.CANCELLED, EventName.CANCELLED, now, data=data, generation=raised)
+    lost = f"the worker was lost in attempt {job.attempt_count} of {job.max_attempts}"
     if job.attempt_count >= job.max_attempts:
         return move(
             job,
             Status.DEAD_LETTER,
             EventName.DEAD_LETTERED,
             now,
-            data={**data, "code": "WORKER_LOST"},
+            data={**data, "code": WORKER_LOST},
             generation=raised,
-            error_code="WORKER_LOST",
-            error_message=f"the worker was lost in attempt {job.attempt_count} of {job.max_attempts}",
+            error_code=WORKER_LOST,
+            error_message=lost,
         )
-    return move(job, Status.QUEUED, EventName.LEASE_EXPIRED, now, data=data, run_at=now)
+    # Said on the job too: whoever claims it next should know that it may have been the cause.
+    return move(
+        job,
+        Status.QUEUED,
+        EventName.LEASE_EXPIRED,
+        now,
+        data=data,
+        run_at=now,
+        error_code=WORKER_LOST,
+        error_message=lost,
+    )
 
 
 # --- what a lease's holder may ask ------------------------------------------------------------------------------------

@@ -283,7 +283,7 @@ WHERE l.job_id = ANY(%(job_id)b::uuid[])
     AND l.generation = (%(generation)b::bigint[])[array_position(%(job_id)b::uuid[], l.job_id)]
 RETURNING l.job_id;
 
--- name: ready_front(queue, tenant, organization, kinds, limit) once
+-- name: ready_front(queue, tenant, organization, kinds, wary, limit) once
 -- locks the ready rows it takes, skipping locked ones; the claim's choice, from the very front of the queue
 WITH picked AS MATERIALIZED (
     SELECT r.* FROM tenure.ready r
@@ -291,6 +291,7 @@ WITH picked AS MATERIALIZED (
         AND (%(tenant)b::text IS NULL OR r.tenant = %(tenant)b)
         AND (%(organization)b::text IS NULL OR r.organization = %(organization)b)
         AND (%(kinds)b::text[] IS NULL OR r.kind = ANY(%(kinds)b))
+        AND (NOT %(wary)b::boolean OR r.error_code IS DISTINCT FROM 'WORKER_LOST')
         AND EXISTS (SELECT FROM tenure.authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND NOT a.frozen)
         AND NOT EXISTS (SELECT FROM tenure.meta WHERE key = 'frozen')
     ORDER BY r.priority DESC, r.run_at, r.job_id
@@ -310,7 +311,7 @@ JOIN tenure.job j ON j.job_id = r.job_id AND j.tenant = r.tenant
 LEFT JOIN tenure.authority a ON a.tenant = r.tenant
 ORDER BY r.priority DESC, r.run_at, r.job_id;
 
--- name: ready_next(queue, priorities, bounds, tenant, organization, kinds, limit) once
+-- name: ready_next(queue, priorities, bounds, tenant, organization, kinds, wary, limit) once
 -- locks the ready rows it takes, skipping locked ones; the claim's choice behind a worker's cursor, one probe per priority
 WITH picked AS MATERIALIZED (
     SELECT r.*
@@ -321,6 +322,7 @@ WITH picked AS MATERIALIZED (
         AND (%(tenant)b::text IS NULL OR r.tenant = %(tenant)b)
         AND (%(organization)b::text IS NULL OR r.organization = %(organization)b)
         AND (%(kinds)b::text[] IS NULL OR r.kind = ANY(%(kinds)b))
+        AND (NOT %(wary)b::boolean OR r.error_code IS DISTINCT FROM 'WORKER_LOST')
         AND EXISTS (SELECT FROM tenure.authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND NOT a.frozen)
         AND NOT EXISTS (SELECT FROM tenure.meta WHERE key = 'frozen')
         ORDER BY r.run_at, r.job_id
@@ -328,6 +330,33 @@ WITH picked AS MATERIALIZED (
         FOR UPDATE OF r SKIP LOCKED
     ) r
     LIMIT %(limit)b
+)
+SELECT 'ready', r.job_id, r.tenant, 'queued', r.generation, r.attempt, r.attempts_max, r.epoch, r.run_at, NULL,
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL::text,
+    NULL, r.error_code, r.error_message, NULL, NULL,
+    j.organization, j.project, j.idempotency_key, j.subject, j.kind, j.kind_version, j.queue, j.priority, j.payload::text,
+    j.backoff_us, j.lease_us, j.scheduled_at, j.created_at, j.on_reconciled, j.on_declined, j.options, j.payload_digest,
+    j.operation_digest,
+    COALESCE(a.epoch, 1), COALESCE(a.frozen, false),
+    EXISTS (SELECT 1 FROM tenure.meta WHERE key = 'frozen'), tenure.now_us()
+FROM picked r
+JOIN tenure.job j ON j.job_id = r.job_id AND j.tenant = r.tenant
+LEFT JOIN tenure.authority a ON a.tenant = r.tenant
+ORDER BY r.priority DESC, r.run_at, r.job_id;
+
+-- name: ready_lost(queue, tenant, organization, kinds, limit) once
+-- locks the ready rows it takes, skipping locked ones; only jobs whose last worker was lost, by an index of their own
+WITH picked AS MATERIALIZED (
+    SELECT r.* FROM tenure.ready r
+    WHERE r.queue = %(queue)b AND r.lane = '' AND r.error_code = 'WORKER_LOST'
+        AND (%(tenant)b::text IS NULL OR r.tenant = %(tenant)b)
+        AND (%(organization)b::text IS NULL OR r.organization = %(organization)b)
+        AND (%(kinds)b::text[] IS NULL OR r.kind = ANY(%(kinds)b))
+        AND EXISTS (SELECT FROM tenure.authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND NOT a.frozen)
+        AND NOT EXISTS (SELECT FROM tenure.meta WHERE key = 'frozen')
+    ORDER BY r.priority DESC, r.run_at, r.job_id
+    LIMIT %(limit)b
+    FOR UPDATE OF r SKIP LOCKED
 )
 SELECT 'ready', r.job_id, r.tenant, 'queued', r.generation, r.attempt, r.attempts_max, r.epoch, r.run_at, NULL,
     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL::text,

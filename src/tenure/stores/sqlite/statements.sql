@@ -180,7 +180,7 @@ SELECT DISTINCT queue FROM tenure_resting WHERE status = 'queued' ORDER BY queue
 -- writes lease: a publish of this command is part of this transaction
 UPDATE tenure_lease SET command_id = :command_id WHERE job_id = :job_id AND generation = :generation RETURNING job_id;
 
--- name: ready_front(queue, tenant, organization, kinds, limit) once
+-- name: ready_front(queue, tenant, organization, kinds, wary, limit) once
 -- locks the ready rows it takes, skipping locked ones; the claim's choice, from the very front of the queue
 SELECT 'ready', r.job_id, r.tenant, 'queued', r.generation, r.attempt, r.attempts_max, r.epoch, r.run_at, NULL,
     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -197,11 +197,12 @@ WHERE r.queue = :queue AND r.lane = ''
     AND (:tenant IS NULL OR r.tenant = :tenant)
     AND (:organization IS NULL OR r.organization = :organization)
     AND (:kinds IS NULL OR r.kind IN (SELECT value FROM json_each(:kinds)))
+    AND (NOT :wary OR r.error_code IS NOT 'WORKER_LOST')
     AND NOT EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen')
 ORDER BY r.priority DESC, r.run_at, r.job_id
 LIMIT :limit;
 
--- name: ready_next(queue, priorities, bounds, tenant, organization, kinds, limit) once
+-- name: ready_next(queue, priorities, bounds, tenant, organization, kinds, wary, limit) once
 -- locks the ready rows it takes, skipping locked ones; the claim's choice behind a worker's cursor, one probe per priority
 SELECT 'ready', r.job_id, r.tenant, 'queued', r.generation, r.attempt, r.attempts_max, r.epoch, r.run_at, NULL,
     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -219,6 +220,28 @@ WHERE r.queue = :queue AND r.lane = ''
         SELECT 1 FROM json_each(:priorities) given JOIN json_each(:bounds) bound ON bound.key = given.key
         WHERE given.value = r.priority AND r.run_at >= bound.value
     )
+    AND (:tenant IS NULL OR r.tenant = :tenant)
+    AND (:organization IS NULL OR r.organization = :organization)
+    AND (:kinds IS NULL OR r.kind IN (SELECT value FROM json_each(:kinds)))
+    AND (NOT :wary OR r.error_code IS NOT 'WORKER_LOST')
+    AND NOT EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen')
+ORDER BY r.priority DESC, r.run_at, r.job_id
+LIMIT :limit;
+
+-- name: ready_lost(queue, tenant, organization, kinds, limit) once
+-- locks the ready rows it takes, skipping locked ones; only jobs whose last worker was lost, by an index of their own
+SELECT 'ready', r.job_id, r.tenant, 'queued', r.generation, r.attempt, r.attempts_max, r.epoch, r.run_at, NULL,
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL, r.error_code, r.error_message, NULL, NULL,
+    j.organization, j.project, j.idempotency_key, j.subject, j.kind, j.kind_version, j.queue, j.priority, j.payload,
+    j.backoff_us, j.lease_us, j.scheduled_at, j.created_at, j.on_reconciled, j.on_declined, j.options, j.payload_digest,
+    j.operation_digest,
+    COALESCE(a.epoch, 1), COALESCE(a.frozen, 0),
+    EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen'), :now
+FROM tenure_ready r
+JOIN tenure_job j ON j.job_id = r.job_id
+JOIN tenure_authority a ON a.tenant = r.tenant AND a.epoch = r.epoch AND a.frozen = 0
+WHERE r.queue = :queue AND r.lane = '' AND r.error_code = 'WORKER_LOST'
     AND (:tenant IS NULL OR r.tenant = :tenant)
     AND (:organization IS NULL OR r.organization = :organization)
     AND (:kinds IS NULL OR r.kind IN (SELECT value FROM json_each(:kinds)))

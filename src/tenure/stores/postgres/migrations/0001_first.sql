@@ -74,6 +74,8 @@ CREATE TABLE tenure.ready (
     PRIMARY KEY (job_id, tenant)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_analyze_scale_factor = 0.05);
 CREATE INDEX ready_order ON tenure.ready (queue, lane, priority DESC, run_at, job_id);
+-- Nearly always empty: jobs whose worker died are run one by one, and must be found without walking the queue.
+CREATE INDEX ready_lost ON tenure.ready (queue, lane, priority DESC, run_at, job_id) WHERE error_code = 'WORKER_LOST';
 
 -- Queued and not yet due: a future row must cost a claim nothing.
 CREATE TABLE tenure.deferred (

@@ -68,6 +68,9 @@ CREATE TABLE tenure_ready (
     PRIMARY KEY (job_id, tenant)
 ) WITHOUT ROWID;
 CREATE INDEX tenure_ready_order ON tenure_ready (queue, lane, priority DESC, run_at, job_id);
+-- Nearly always empty: jobs whose worker died are run one by one, and must be found without walking the queue.
+CREATE INDEX tenure_ready_lost ON tenure_ready (queue, lane, priority DESC, run_at, job_id)
+    WHERE error_code = 'WORKER_LOST';
 
 -- Queued and not yet due: a future row must cost a claim nothing.
 CREATE TABLE tenure_deferred (

@@ -1,0 +1,66 @@
+"""Databases and the check that nothing of a worker is left behind."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tenure import open_store
+from tests.loops.stage import until
+from tests.support.postgres import Databases
+
+DIALECTS = ("sqlite", "postgresql")
+
+
+def prepare(url: str) -> None:
+    with open_store(url) as store:
+        store.migrate()
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A fresh SQLite file with the schema."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    prepare(url)
+    return url
+
+
+@pytest.fixture
+def postgresql_url(postgres_databases: Databases) -> Iterator[str]:
+    """A fresh PostgreSQL database with the schema."""
+    url = postgres_databases.copy("loops", prepare)
+    try:
+        yield url
+    finally:
+        postgres_databases.drop(url)
+
+
+@pytest.fixture(params=DIALECTS)
+def url(request: pytest.FixtureRequest) -> str:
+    """A fresh database with the schema; the test runs on both."""
+    made: str = request.getfixturevalue(f"{request.param}_url")
+    return made
+
+
+@pytest.fixture
+def both_urls(sqlite_url: str, postgresql_url: str) -> SimpleNamespace:
+    """One of each, for a test that looks at both side by side."""
+    return SimpleNamespace(sqlite=sqlite_url, postgresql=postgresql_url)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Every thread that a worker started has ended when its test has."""
+    before = set(threading.enumerate())
+    yield
+    until(lambda: not left(before), f"threads to end: {left(before)}", 10)
+    gc.collect()  # what was not closed says so now, and warnings are errors
+
+
+def left(before: set[threading.Thread]) -> list[str]:
+    return [one.name for one in threading.enumerate() if one not in before and one.name.startswith("tenure")]
