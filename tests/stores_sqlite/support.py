@@ -40,7 +40,9 @@ class Background:
             raise self._error
         return self._value
 
-    def running(self) -> bool:
+    def still_running(self) -> bool:
+        """Give the call a moment in which it could end, if it were not kept."""
+        self._thread.join(0.1)
         return self._thread.is_alive()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tenure.errors import IllegalMove, Invalid, TenureError
 from tenure.stores.sqlite.store import SqliteStore
+from tenure.yields import Script, Statement, procedure
 from tests.stores_sqlite.support import Background, wait_for_line
 from tests.stores_sqlite.toy import count_aside, keys_aside, put, toy_store
 
@@ -46,6 +47,30 @@ def test_it_leaves_no_thread_and_no_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["toy.db"]
 
 
+def test_it_waits_for_those_who_read(store: SqliteStore, tmp_path: Path) -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    @procedure(reads=True)
+    def slow_read() -> Script[int]:
+        ((number,),) = yield Statement("count")
+        inside.set()
+        leave.wait(30)
+        ((again,),) = yield Statement("count")
+        return int(number) + int(again)
+
+    store.run(put("a"))
+    reading = Background(store.run, slow_read())
+    assert inside.wait(30)
+    closing = Background(store.close)
+    with store._engine.readers._changed:
+        assert store._engine.readers._changed.wait_for(lambda: store._engine.readers._closed, 30)
+    assert closing.still_running()
+    leave.set()
+    closing.result()
+    assert reading.result() == 2
+    assert open_files(tmp_path) == 0
+
+
 def test_later_calls_are_refused(either: SqliteStore) -> None:
     either.run(put("a"))
     either.close()
@@ -72,8 +97,10 @@ def test_those_who_wait_are_served_first(store: SqliteStore, url: str) -> None:
         closing = Background(store.close)
         with store._engine.line.changed:
             assert store._engine.line.changed.wait_for(lambda: store._engine.line.closed, 10)
-        assert closing.running()
+        assert closing.still_running()
     closing.result()
+    assert not store._engine.line.waits()
+    assert not [thread for thread in threading.enumerate() if thread.name == "tenure-sqlite-writer"]
     assert [call.result() for call in calls] == [f"k{number}" for number in range(5)]
     with toy_store(url) as other:
         assert len(other.run(keys_aside())) == 5

@@ -260,7 +260,7 @@ def test_other_threads_wait_for_the_block(either: SqliteStore) -> None:
         waiting = Background(either.run, put("b"))
         wait_for_line(either, 1)
         tx.run(put("a"))
-        assert waiting.running()
+        assert waiting.still_running()
     assert waiting.result() == "b"
 
 
