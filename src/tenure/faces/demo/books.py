@@ -12,8 +12,8 @@ from urllib.parse import quote, unquote
 from tenure.errors import Invalid, Unavailable
 from tenure.stores.statements import Named, parse
 
-# Rows may be asked for while workers write.
-_PATIENCE = 10.0
+# Seconds to wait for the lock of a SQLite file: while workers write, and to find out whether somebody keeps it.
+_PATIENCE, _IMPATIENCE = 10.0, 0.5
 
 
 def statements(dialect: str) -> dict[str, str]:
@@ -70,10 +70,10 @@ class Books:
                 raise
             connection.commit()
 
-    def _connect(self) -> Any:
+    def _connect(self, patience: float = _PATIENCE) -> Any:
         if self.dialect == "sqlite":
             path = self._url.removeprefix("sqlite:///")
-            return sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)
+            return sqlite3.connect(path, timeout=patience, isolation_level=None)
         import psycopg  # noqa: PLC0415 - an extra: imported only where it is used
 
         base, query = _split(self._url)
@@ -129,8 +129,7 @@ class Books:
         """Say whether nobody keeps this file's write lock; on PostgreSQL there is no such lock."""
         if self.dialect != "sqlite":
             return True
-        with closing(self._connect()) as connection:
-            connection.execute("PRAGMA busy_timeout=500")
+        with closing(self._connect(_IMPATIENCE)) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError:
