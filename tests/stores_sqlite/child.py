@@ -137,14 +137,14 @@ def _migrate_until(url: str, left: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     store = toy_store(url)
-    connect = store._engine.connect
+    connect = store._engine.writer.open
 
     def traced(**settings: bool) -> sqlite3.Connection:
         connection = connect(**settings)
         connection.set_trace_callback(trace)
         return connection
 
-    store._engine.connect = traced  # type: ignore[method-assign]
+    store._engine.writer.open = traced  # type: ignore[method-assign]
     store.migrate()
 
 

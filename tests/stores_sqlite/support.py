@@ -66,7 +66,7 @@ def run_out(store: SqliteStore | AsyncSqliteStore) -> None:
 @contextmanager
 def statements_of(store: SqliteStore | AsyncSqliteStore) -> Iterator[list[str]]:
     """Collect every statement that the writer connection executes."""
-    writer = store._engine.writer
+    writer = store._engine.writer.connection
     assert writer is not None
     seen: list[str] = []
     writer.set_trace_callback(seen.append)

@@ -390,3 +390,18 @@ def test_waiting_in_line_is_a_matter_of_the_line_only(store: SqliteStore) -> Non
         wait_for_line(store, 1)
         assert store._engine.line.waits()
     assert call.result() == "a"
+
+
+def test_a_store_is_not_closed_inside_its_own_transaction(url: str) -> None:
+    async def body(store: AsyncSqliteStore) -> None:
+        async with store.transaction() as tx:
+            with pytest.raises(IllegalMove) as raised:
+                await store.close()
+            assert raised.value.code == "INSIDE_TRANSACTION"
+            with store.blocking():
+                await store.close()  # not the last one on its database
+                await tx.run(put("a"))
+
+    with_store(url, body)
+    with toy_store(url) as after:
+        assert after.run(keys_aside()) == ["a"]

@@ -141,7 +141,7 @@ def test_a_transaction_gets_its_turn_among_those_who_wait(store: SqliteStore) ->
 @pytest.mark.parametrize("shared", [False, True], ids=["alone", "in a batch"])
 def test_a_full_disk_is_told_and_the_rest_goes_on(store: SqliteStore, shared: bool) -> None:
     store.run(put("before"))
-    writer = store._engine.writer
+    writer = store._engine.writer.connection
     assert writer is not None
     (pages,) = writer.execute("PRAGMA page_count").fetchone()
     writer.execute(f"PRAGMA max_page_count={pages + 2}")

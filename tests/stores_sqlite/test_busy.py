@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import Unavailable
-from tenure.stores.sqlite import engine, line
+from tenure.stores.sqlite import engine, line, writer
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores_sqlite.support import Background, finish, start_child, wait_for_line
 from tests.stores_sqlite.toy import async_toy_store, count, count_aside, keys_aside, put, toy_store
@@ -25,6 +25,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
     patience = 0.3
     monkeypatch.setattr(engine, "PATIENCE", patience)
     monkeypatch.setattr(line, "PATIENCE", patience)
+    monkeypatch.setattr(writer, "PATIENCE", patience)
     return patience
 
 
@@ -39,7 +40,7 @@ def rival(store: SqliteStore, tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def test_callers_wait_for_five_seconds() -> None:
-    assert line.PATIENCE == engine.PATIENCE == 5.0
+    assert line.PATIENCE == engine.PATIENCE == writer.PATIENCE == 5.0
 
 
 def test_a_caller_waits_for_the_lock_and_then_writes(store: SqliteStore, rival: sqlite3.Connection) -> None:

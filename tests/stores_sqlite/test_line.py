@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tenure.errors import Invalid
-from tenure.stores.sqlite import engine, line
+from tenure.stores.sqlite import line, writer
 from tenure.stores.sqlite.line import Line, Ticket, hand_out
 from tenure.stores.sqlite.store import SqliteStore
 from tests.stores_sqlite.support import Background
@@ -143,7 +143,7 @@ def test_a_task_cancelled_at_the_very_moment_of_its_turn_lets_go(url: str) -> No
 
 def test_a_store_that_used_the_lock_for_a_while_leaves_a_gap_where_others_want_it(store: SqliteStore) -> None:
     store.run(put("a"))
-    own = store._engine
+    own = store._engine.writer
 
     def began_anew(used_for: float, *, contended: bool) -> bool:
         now = time.monotonic()
@@ -154,8 +154,8 @@ def test_a_store_that_used_the_lock_for_a_while_leaves_a_gap_where_others_want_i
         return own._slice_began > now - used_for
 
     assert not began_anew(-60.0, contended=True)
-    assert began_anew(engine._SLICE * 2, contended=True)
+    assert began_anew(writer._SLICE * 2, contended=True)
     assert not began_anew(0.0, contended=False)  # half a second is allowed, more than this machine stands still
-    assert began_anew(engine._SLICE_ALONE * 2, contended=False)
+    assert began_anew(writer._SLICE_ALONE * 2, contended=False)
     # Whoever tries again and again for the lock finds the gap.
-    assert engine._GAP > engine._PAUSE_LONGEST
+    assert writer._GAP > writer.PAUSE_LONGEST

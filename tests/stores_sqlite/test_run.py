@@ -202,7 +202,7 @@ def test_a_procedure_may_be_run_again_as_the_same_value(memory: SqliteStore) -> 
 def test_the_settings_of_every_connection(store: SqliteStore) -> None:
     store.run(put("a"))
     store.run(count_aside())
-    writer = store._engine.writer
+    writer = store._engine.writer.connection
     (reader,) = store._engine.readers.idle
     assert writer is not None
 
@@ -215,7 +215,7 @@ def test_the_settings_of_every_connection(store: SqliteStore) -> None:
 
 
 def test_every_write_begins_at_once_with_the_write_lock(store: SqliteStore) -> None:
-    writer = store._engine.writer
+    writer = store._engine.writer.connection
     assert writer is not None
     seen: list[str] = []
     writer.set_trace_callback(seen.append)

@@ -215,7 +215,7 @@ def test_guards_may_be_nested_and_end_with_their_block(store: SqliteStore) -> No
             pass
         with pytest.raises(IllegalMove):
             refuse_inside(store)
-        refuse_inside(store, only="OTHER")
+        refuse_inside(store, only="INSIDE_TRANSACTION")
     refuse_inside(store)
 
 

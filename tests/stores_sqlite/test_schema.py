@@ -169,7 +169,7 @@ def test_a_newer_schema_is_refused_with_both_versions_named(store: SqliteStore, 
             assert raised.value.code == "SCHEMA_NEWER"
     # A store that was in use goes on, so that old workers and new ones overlap; it looks again when it opens anew.
     assert store.run(put("c")) == "c"
-    store._engine.discard_writer()
+    store._engine.writer.discard()
     with pytest.raises(Invalid) as raised:
         store.run(put("d"))
     assert raised.value.code == "SCHEMA_NEWER"

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from tenure.errors import IllegalMove
 from tenure.yields import AfterCommit, Each, Procedure, Rows, Statement
@@ -116,10 +116,13 @@ def _steps(procedure: Procedure[T]) -> Generator[Requests, list[Rows], T | After
 # Refusing what would deadlock: inside a publish the write lock and the job's place are held by the publish itself.
 
 
+GuardCode: TypeAlias = Literal["INSIDE_PUBLISH", "INSIDE_TRANSACTION"]
+
+
 @dataclass(eq=False, slots=True)
 class _Guard:
     store: Any
-    code: str
+    code: GuardCode
     text: str
     # Tasks started inside the block inherit the context variable and may outlive the block.
     open: bool = True
@@ -131,7 +134,7 @@ _PUBLISH_TEXT = "inside a publish block every verb of this store goes through th
 
 
 @contextmanager
-def guard(store: Any, *, code: str = "INSIDE_PUBLISH", text: str = _PUBLISH_TEXT) -> Iterator[None]:
+def guard(store: Any, *, code: GuardCode = "INSIDE_PUBLISH", text: str = _PUBLISH_TEXT) -> Iterator[None]:
     """
     Refuse `run` and `transaction` of this store in the block's thread or task, and in tasks that it starts.
 
@@ -151,7 +154,7 @@ def guard(store: Any, *, code: str = "INSIDE_PUBLISH", text: str = _PUBLISH_TEXT
         _guards.set(tuple(one for one in _guards.get() if one.open))
 
 
-def refuse_inside(store: Any, *, only: str | None = None) -> None:
+def refuse_inside(store: Any, *, only: GuardCode | None = None) -> None:
     """
     Raise IllegalMove where a guard for this store is open; called before any lock is asked for.
 
@@ -160,7 +163,9 @@ def refuse_inside(store: Any, *, only: str | None = None) -> None:
     """
     for one in _guards.get():
         if one.open and (only is None or one.code == only) and _same_database(one.store, store):
-            raise IllegalMove(one.text, code=one.code)
+            if one.code == "INSIDE_TRANSACTION":
+                raise IllegalMove(one.text, code="INSIDE_TRANSACTION")
+            raise IllegalMove(one.text, code="INSIDE_PUBLISH")
 
 
 def _same_database(one: Any, other: Any) -> bool:

@@ -8,9 +8,6 @@ disk, a failed write) every procedure of the batch is run again alone. A procedu
 commit seemed to fail answers itself on the second run, because its value carries the id of its command.
 
 A caller that finds nobody before it does all this in its own thread: waking another thread costs more than the work.
-
-Between processes SQLite's write lock is taken by whoever asks at the right moment. Tries are short and jittered, and a
-process that has used the lock for a while, where others want it too, leaves a gap that is longer than their pauses.
 """
 
 from __future__ import annotations
@@ -19,27 +16,26 @@ import asyncio
 import copy
 import logging
 import os
-import random
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from tenure.errors import IllegalMove, Invalid, TenureError, Unavailable
-from tenure.stores.migrate import Migration, check_version
+from tenure.stores.migrate import Migration
 from tenure.stores.runner import drive, pauses
 from tenure.stores.sqlite.answers import Answers
 from tenure.stores.sqlite.clock import HostClock, Instants, ReplacedClock
-from tenure.stores.sqlite.connect import Place, connect
+from tenure.stores.sqlite.connect import Place
 from tenure.stores.sqlite.failures import busy, closed, code_of, is_busy, raise_typed
 from tenure.stores.sqlite.fork import leave_open, watch_forks
 from tenure.stores.sqlite.line import PATIENCE, Line, Ticket, hand_out
 from tenure.stores.sqlite.readers import CONNECTIONS_MAX, Readers
 from tenure.stores.sqlite.turn import Turn
+from tenure.stores.sqlite.writer import PAUSE_FIRST, PAUSE_LONGEST, Writer
 from tenure.stores.statements import Named
 from tenure.yields import AfterCommit, Procedure
 
@@ -51,14 +47,6 @@ T = TypeVar("T")
 BATCH_MAX = 150
 BATCH_S = 0.020
 
-# Seconds. A gap must be longer than the longest pause between two tries of another process.
-_PAUSE_FIRST = 0.0005
-_PAUSE_LONGEST = 0.003
-_GAP = 0.004
-_SLICE = 0.020
-# A lone process leaves a gap this often all the same, or it would never learn that others wait.
-_SLICE_ALONE = 0.5
-_CONTENDED = 1.0
 # How long a fork waits for those who are in a transaction.
 _FORK_PATIENCE = 1.0
 
@@ -86,8 +74,6 @@ class Engine:
         self.answers = Answers(statements)
         self.clock = clock
         self._users = 0
-        # How many stores use it; the last one to close ends it.
-        self.faces = 0
         self._start()
         watch_forks(self)
 
@@ -95,125 +81,19 @@ class Engine:
         # Everything that belongs to one process; a forked child calls it again.
         self.pid = os.getpid()
         self.line = Line()
-        self.readers = Readers(lambda: self.connect(reader=True))
-        self.writer: sqlite3.Connection | None = None
-        self.fits = False
+        self.writer = Writer(self.place, self.known)
+        self.readers = Readers(partial(self.writer.open, reader=True))
         self._thread: threading.Thread | None = None
         self.lock = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
-        self._contended_until = 0.0
-        self._slice_began = 0.0
-        self._let_go = 0.0
         self.stranded = ""
         self.clock.renew_lock()
 
-    # Connections.
-
-    def connect(self, *, reader: bool = False, create: bool = False) -> sqlite3.Connection:
-        """Open a connection; a busy database raises the driver's error, everything else a typed one."""
-        try:
-            return connect(self.place, reader=reader, create=create)
-        except sqlite3.Error as error:
-            path = None if self.place.path is None else Path(self.place.path)
-            if code_of(error) == sqlite3.SQLITE_CANTOPEN and path is not None:
-                raise_unopened(path, error)
-            if is_busy(error):
-                raise
-            raise_typed(error)
-
-    def discard_writer(self) -> None:
-        """Close the writer connection; the next user opens another one and looks at the schema again."""
-        if self.writer is not None and not self.place.in_memory:
-            connection, self.writer = self.writer, None
-            self.fits = False
-            connection.close()
-
-    def look(self) -> sqlite3.Connection:
-        """Open the writer connection where it is not open yet, and give it; waits for others as `begin` does."""
-        for pause in pauses(PATIENCE, first=_PAUSE_FIRST, longest=_PAUSE_LONGEST):
-            try:
-                if self.writer is None:
-                    self.writer = self.connect()
-            except sqlite3.Error as error:
-                if not is_busy(error):
-                    raise_typed(error)
-                time.sleep(pause)
-            else:
-                return self.writer
-        raise busy()
-
-    def check_schema(self, connection: sqlite3.Connection) -> None:
-        """Refuse a schema that is missing, older or newer; looked at once for each opening."""
-        if not self.fits:
-            check_version(applied_version(connection), self.known)
-            self.fits = True
-
     # One transaction, by whoever holds the line.
 
-    def begin(self, until: float, *, create: bool = False) -> sqlite3.Connection:
-        """
-        Open a write transaction on the writer connection.
-
-        Args:
-            until: When to give up, monotonic.
-            create: Make the file where there is none, and accept any schema.
-        """
-        self._leave_gap()
-        waited = False
-        for pause in pauses(max(until - time.monotonic(), 0.001), first=_PAUSE_FIRST, longest=_PAUSE_LONGEST):
-            try:
-                if self.writer is None:
-                    self.writer = self.connect(create=create)
-                self.writer.execute("BEGIN IMMEDIATE")
-            except sqlite3.Error as error:
-                if not is_busy(error):
-                    raise_typed(error)
-                waited = True
-                self._contended_until = time.monotonic() + _CONTENDED
-                time.sleep(pause)
-            else:
-                if waited:
-                    self._slice_began = time.monotonic()
-                if not create:
-                    self._check_or_roll_back(self.writer)
-                return self.writer
-        raise busy()
-
-    def _check_or_roll_back(self, connection: sqlite3.Connection) -> None:
-        try:
-            self.check_schema(connection)
-        except BaseException:
-            self.roll_back()
-            raise
-
-    def _leave_gap(self) -> None:
-        if self.place.in_memory:
-            return
-        now = time.monotonic()
-        if now - self._let_go > _GAP:  # there was a gap of its own accord
-            self._slice_began = now
-            return
-        allowed = _SLICE if now < self._contended_until else _SLICE_ALONE
-        if now - self._slice_began > allowed:
-            time.sleep(_GAP * random.uniform(1.0, 1.5))  # noqa: S311 - spreads load, guards nothing
-            self._slice_began = time.monotonic()
-
     def commit(self, connection: sqlite3.Connection) -> None:
-        """Commit; the driver's error passes through."""
-        connection.execute("COMMIT")
-        self._let_go = time.monotonic()
-
-    def roll_back(self) -> None:
-        """End whatever transaction is open on the writer connection; one that cannot be ended is thrown away."""
-        connection = self.writer
-        if connection is None:
-            return
-        try:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            self.discard_writer()
-        self._let_go = time.monotonic()
+        """Commit the holder's transaction; every commit of a procedure or a block comes through here."""
+        self.writer.commit(connection)
 
     def _alone(self, procedure: Procedure[T], until: float) -> T | AfterCommit:
         # A transaction for one procedure.
@@ -222,21 +102,21 @@ class Engine:
         except _Undecided:
             # The disk failed during the commit and leaves open whether it holds. The same value is run again on a
             # fresh connection; it recognises its own command.
-            self.discard_writer()
+            self.writer.discard()
         try:
             return self._once(procedure, time.monotonic() + PATIENCE)
         except _Undecided as undecided:
-            self.discard_writer()
+            self.writer.discard()
             raise_typed(undecided.error)
 
     def _once(self, procedure: Procedure[T], until: float) -> T | AfterCommit:
         try:
-            connection = self.begin(until)
+            connection = self.writer.begin(until)
             instants = Instants(self.clock, connection)
             value = drive(procedure, self.answers.bind(sqlite3.Cursor(connection), instants))
             self._finish(connection, instants)
         except BaseException:
-            self.roll_back()
+            self.writer.roll_back()
             raise
         return value
 
@@ -288,11 +168,11 @@ class Engine:
 
     def read(self, procedure: Procedure[T]) -> T | AfterCommit:
         """Run a procedure that only reads, on a snapshot; again from its start where a lock was in the way."""
-        for pause in pauses(PATIENCE, first=_PAUSE_FIRST, longest=_PAUSE_LONGEST):
+        for pause in pauses(PATIENCE, first=PAUSE_FIRST, longest=PAUSE_LONGEST):
             try:
                 with self.readers.connection() as connection:
                     connection.execute("BEGIN")
-                    self.check_schema(connection)
+                    self.writer.check_schema(connection)
                     cursor = sqlite3.Cursor(connection)
                     return drive(procedure, self.answers.bind(cursor, Instants(self.clock, connection)))
             except (sqlite3.Error, TenureError) as error:
@@ -357,12 +237,12 @@ class Engine:
     def open_turn(self, limit: float) -> Turn:
         """Begin a transaction for the holder of the line, who has it until the turn ends or the limit is over."""
         try:
-            connection = self.begin(time.monotonic() + PATIENCE)
+            connection = self.writer.begin(time.monotonic() + PATIENCE)
             turn = Turn(self, connection, limit)
             self.line.watch(turn)
             self._need_thread()
         except BaseException:
-            self.roll_back()
+            self.writer.roll_back()
             self.line.release()
             raise
         return turn
@@ -421,58 +301,61 @@ class Engine:
 
     def _serve_batch(self) -> None:
         served: list[Ticket] = []
-        turn: Ticket | None = None
+        wants: list[Ticket] = []
         progress = True
         try:
-            turn = self._run_batch(served)
+            self._run_batch(served, wants)
         except BaseException as error:  # noqa: BLE001 - told to every caller; the thread goes on for the next ones
             progress = False
-            self.roll_back()
+            self.writer.roll_back()
             if isinstance(error, Unavailable) and error.code == "STORE_BUSY":
                 with self.line.changed:
                     served += self.line.give_up()
             for ticket in served:
-                ticket.error = copy.copy(error)
-        if turn is not None and self.line.grant(turn):
-            served.append(turn)
-        else:
+                ticket.error = _again(error)
+        granted = [ticket for ticket in wants if self.line.grant(ticket)]
+        if not granted:
             self.line.release(progress=progress)
-        hand_out(served)
+        hand_out(served + granted)
 
-    def _run_batch(self, served: list[Ticket]) -> Ticket | None:
-        # Serves tickets into `served`; gives back one that wants the line itself, after the commit of those before it.
-        ticket = self.line.pop()
-        if ticket is None or ticket.procedure is None:
-            return ticket
-        served.append(ticket)
-        until = ticket.since + PATIENCE
-        connection = self.begin(max(until, time.monotonic() + 0.1))
+    def _run_batch(self, served: list[Ticket], wants: list[Ticket]) -> None:
+        # Puts those it serves into `served`, and into `wants` one that is to have the line itself after the commit.
+        ticket = self._pop(served, wants)
+        if ticket is None:
+            return
+        connection = self.writer.begin(max(ticket.since + PATIENCE, time.monotonic() + 0.1))
         instants = Instants(self.clock, connection)
         answer = self.answers.bind(sqlite3.Cursor(connection), instants)
         end = time.monotonic() + BATCH_S
-        turn: Ticket | None = None
-        whole = self._step(connection, ticket, answer)
-        while whole and len(served) < BATCH_MAX and time.monotonic() < end:
-            ticket = self.line.pop()
-            if ticket is None or ticket.procedure is None:
-                turn = ticket
-                break
-            served.append(ticket)
+        whole = True
+        while ticket is not None:
             whole = self._step(connection, ticket, answer)
+            if not whole or len(served) >= BATCH_MAX or time.monotonic() >= end:
+                break
+            ticket = self._pop(served, wants)
         if whole:
             try:
                 self._finish(connection, instants)
             except _Undecided:
-                self.roll_back()
-                self.discard_writer()
+                self.writer.roll_back()
+                self.writer.discard()
                 whole = False
             except (sqlite3.Error, TenureError):
                 whole = False
         if not whole:
-            self.roll_back()
-            for ticket in served:
-                self._again(ticket)
-        return turn
+            self.writer.roll_back()
+            for lost in served:
+                self._once_more(lost)
+
+    def _pop(self, served: list[Ticket], wants: list[Ticket]) -> Ticket | None:
+        ticket = self.line.pop()
+        if ticket is None:
+            return None
+        if ticket.procedure is None:
+            wants.append(ticket)
+            return None
+        served.append(ticket)
+        return ticket
 
     def _step(self, connection: sqlite3.Connection, ticket: Ticket, answer: Any) -> bool:
         # One procedure in its savepoint; False when the whole transaction is gone.
@@ -493,7 +376,7 @@ class Engine:
                 return False
         return True
 
-    def _again(self, ticket: Ticket) -> None:
+    def _once_more(self, ticket: Ticket) -> None:
         assert ticket.procedure is not None
         ticket.value = ticket.error = None
         try:
@@ -507,6 +390,10 @@ class Engine:
         """Count one more store that uses this engine."""
         with self.lock:
             self._users += 1
+
+    def last_user(self) -> bool:
+        """Tell whether only one store uses this engine."""
+        return self._users == 1
 
     def leave(self) -> None:
         """Count one store less; the last one ends the engine."""
@@ -540,9 +427,7 @@ class Engine:
         for pool in pools.values():
             pool.shutdown(wait=True)
         self.readers.close()
-        connection, self.writer = self.writer, None
-        if connection is not None:
-            connection.close()
+        self.writer.close()
 
     def before_fork(self) -> bool:
         """
@@ -561,7 +446,7 @@ class Engine:
             return False
         if not (self.line.pause(_FORK_PATIENCE) and self.readers.pause(_FORK_PATIENCE)):
             return False
-        self.discard_writer()
+        self.writer.discard()
         return True
 
     def after_fork_in_parent(self) -> None:
@@ -571,7 +456,8 @@ class Engine:
 
     def after_fork(self, *, quiet: bool) -> None:
         """Start anew in a child: other locks, no threads, no connection of the parent."""
-        leave_open([*([self.writer] if self.writer is not None else []), *self.readers.idle, *self.readers.out])
+        writer = self.writer.connection
+        leave_open([*([] if writer is None else [writer]), *self.readers.idle, *self.readers.out])
         closed_before = self.line.closed
         self._start()
         if closed_before:
@@ -587,32 +473,12 @@ class Engine:
 
 def _refuse(tickets: list[Ticket], error: TenureError) -> None:
     for ticket in tickets:
-        ticket.error = copy.copy(error)
+        ticket.error = _again(error)
     hand_out(tickets)
 
 
-def raise_unopened(path: Path, error: sqlite3.Error) -> NoReturn:
-    """Say why a file could not be opened."""
-    if not path.parent.is_dir():
-        raise Invalid(
-            "the folder of the SQLite database does not exist; make it, or correct the store URL",
-            code="CANNOT_OPEN",
-        ) from error
-    if not path.exists():
-        raise Invalid(
-            "there is no database file at the store URL yet; run `tenure migrate --store URL`",
-            code="SCHEMA_MISSING",
-        ) from error
-    raise_typed(error)
-
-
-def applied_version(connection: sqlite3.Connection) -> int | None:
-    """Give the highest migration applied, None where there was never one."""
-    cursor = sqlite3.Cursor(connection)
-    try:
-        (version,) = cursor.execute("SELECT max(version) FROM tenure_migration").fetchone()
-    except sqlite3.Error as error:
-        if "no such table" in str(error):
-            return None
-        raise_typed(error)
-    return None if version is None else int(version)
+def _again(error: BaseException) -> BaseException:
+    # One for each caller: an error that is raised in many threads would collect all their tracebacks.
+    one = copy.copy(error)
+    one.__cause__ = error.__cause__
+    return one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Callable
 from typing import NoReturn
 
 from tenure.errors import Invalid, Refused, TenureError, Unavailable
@@ -12,36 +13,52 @@ from tenure.stores.migrate import schema_missing
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _OUR_TABLE = re.compile(r"no such table: (main\.)?tenure_")
 
-_FAILED = (
-    Unavailable,
-    "STORAGE_FAILED",
-    "the SQLite database could not be read or written; look at its disk, its folder and their permissions",
-)
-_MEANING: dict[int, tuple[type[TenureError], str, str]] = {
-    sqlite3.SQLITE_FULL: (
-        Unavailable,
-        "STORAGE_FULL",
+
+def _failed() -> TenureError:
+    return Unavailable(
+        "the SQLite database could not be read or written; look at its disk, its folder and their permissions",
+        code="STORAGE_FAILED",
+    )
+
+
+def _full() -> TenureError:
+    return Unavailable(
         "the disk of the SQLite database is full; nothing was written, free some space and run the same call again",
-    ),
-    sqlite3.SQLITE_IOERR: _FAILED,
-    sqlite3.SQLITE_CANTOPEN: _FAILED,
-    sqlite3.SQLITE_PROTOCOL: _FAILED,
-    sqlite3.SQLITE_READONLY: (
-        Invalid,
-        "STORE_READ_ONLY",
+        code="STORAGE_FULL",
+    )
+
+
+def _read_only() -> TenureError:
+    return Invalid(
         "the SQLite database is read-only for this process; give it write permission on the file and its folder",
-    ),
-    sqlite3.SQLITE_NOTADB: (
-        Invalid,
-        "NOT_A_DATABASE",
-        "the file is not a SQLite database; check the store URL",
-    ),
-    sqlite3.SQLITE_CORRUPT: (
-        Refused,
-        "DATABASE_CORRUPT",
+        code="STORE_READ_ONLY",
+    )
+
+
+def _no_database() -> TenureError:
+    return Invalid("the file is not a SQLite database; check the store URL", code="NOT_A_DATABASE")
+
+
+def _damaged() -> TenureError:
+    return Refused(
         "the SQLite database is damaged; stop its workers and restore a backup",
-    ),
-    sqlite3.SQLITE_TOOBIG: (Invalid, "INVALID", "a value is larger than SQLite can hold"),
+        code="DATABASE_CORRUPT",
+    )
+
+
+def _too_big() -> TenureError:
+    return Invalid("a value is larger than SQLite can hold")
+
+
+_MEANING: dict[int, Callable[[], TenureError]] = {
+    sqlite3.SQLITE_FULL: _full,
+    sqlite3.SQLITE_IOERR: _failed,
+    sqlite3.SQLITE_CANTOPEN: _failed,
+    sqlite3.SQLITE_PROTOCOL: _failed,
+    sqlite3.SQLITE_READONLY: _read_only,
+    sqlite3.SQLITE_NOTADB: _no_database,
+    sqlite3.SQLITE_CORRUPT: _damaged,
+    sqlite3.SQLITE_TOOBIG: _too_big,
 }
 
 
@@ -80,8 +97,7 @@ def translate(error: Exception) -> Exception:
     elif is_busy(error):
         typed = busy()
     elif (meaning := _MEANING.get(code_of(error))) is not None:
-        kind, code, text = meaning
-        typed = kind(text, code=code)
+        typed = meaning()
     elif _OUR_TABLE.search(str(error)):
         typed = schema_missing()
     else:

@@ -31,13 +31,13 @@ class Joined:
         self._engine = engine
         self._check_open()
         here = engine.place.path
-        same = connection is engine.writer if here is None else file_of(connection) == here
+        same = connection is engine.writer.connection if here is None else file_of(connection) == here
         if not same:
             raise Invalid(
                 "this connection has another main database than the store; the job would not be in your transaction",
                 code="CANNOT_JOIN",
             )
-        engine.check_schema(connection)
+        engine.writer.check_schema(connection)
 
     def _check_open(self) -> None:
         if not self.connection.in_transaction:

@@ -28,7 +28,7 @@ def apply(engine: Engine) -> list[str]:
 
     def work() -> list[str]:
         try:
-            connection = engine.begin(time.monotonic() + _PATIENCE, create=True)
+            connection = engine.writer.begin(time.monotonic() + _PATIENCE, create=True)
             connection.execute(_LEDGER)
             applied = versions(connection)
             if applied:
@@ -39,12 +39,12 @@ def apply(engine: Engine) -> list[str]:
                 for statement in split(step.sql):
                     connection.execute(statement)
                 connection.execute(_RECORD, (step.version, step.name, engine.clock.now()))
-            engine.commit(connection)
+            engine.writer.commit(connection)
         except sqlite3.Error as error:
             raise_typed(error)
         finally:
-            engine.roll_back()
-        engine.fits = False
+            engine.writer.roll_back()
+        engine.writer.fits = False
         return [step.name for step in steps]
 
     return engine.exclusively(work)

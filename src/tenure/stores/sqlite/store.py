@@ -96,13 +96,13 @@ class _Face:
         """Find out at once whether an existing file can be opened; a missing one is made by `migrate`."""
         path = self._engine.place.path
         if path is None or Path(path).exists():
-            self._engine.exclusively(self._engine.look)
+            self._engine.exclusively(self._engine.writer.look)
 
     def _pending(self) -> list[str]:
         path = self._engine.place.path
         if path is not None and not Path(path).exists():
             return [step.name for step in self._engine.known]
-        applied = self._engine.exclusively(lambda: schema.versions(self._engine.look()))
+        applied = self._engine.exclusively(lambda: schema.versions(self._engine.writer.look()))
         return [step.name for step in migrate.pending(applied, self._engine.known)]
 
     def _refuse_inside(self, procedure: Procedure[Any] | None) -> None:
@@ -311,6 +311,8 @@ class AsyncSqliteStore(_Face):
 
     async def close(self) -> None:
         """See `contract.Store.close`."""
+        if self._engine.last_user():
+            refuse_inside(self, only="INSIDE_TRANSACTION")
         await _apart(self._leave)
 
     async def __aenter__(self) -> Self:

@@ -154,9 +154,9 @@ class Turn:
                 )
             self._engine.commit(self.connection)
         except sqlite3.Error as error:
-            self._engine.roll_back()
+            self._engine.writer.roll_back()
             if code_of(error) == sqlite3.SQLITE_IOERR:
-                self._engine.discard_writer()
+                self._engine.writer.discard()
             raise_typed(error)
         finally:
             self._let_go()
@@ -204,8 +204,7 @@ class Turn:
             log.debug("a transaction past its deadline was closed by its caller")
         finally:
             if not engine.place.in_memory:
-                engine.writer = None
-                engine.fits = False
+                engine.writer.forget()
             self._rolled_back.set()
             engine.line.release()
 
@@ -219,14 +218,13 @@ class Turn:
         engine, connection = self._engine, self.connection
         try:
             if self._still_open():
-                engine.roll_back()
+                engine.writer.roll_back()
             # What a caller may have changed for itself.
             connection.isolation_level = None
             connection.row_factory = None
             connection.text_factory = str
         except sqlite3.ProgrammingError:
-            engine.writer = None
-            engine.fits = False
+            engine.writer.forget()
         finally:
             engine.line.release()
 
