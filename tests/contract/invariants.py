@@ -160,6 +160,8 @@ def _generations(job_id: str, row: Row, trail: list[Row]) -> list[str]:
 def _boundaries(dump: Dump, places: dict[str, tuple[str, Row]]) -> list[str]:
     found = []
     for row in dump["effect"]:
+        if row["job_id"] not in places:
+            continue  # told already
         table, place = places[row["job_id"]]
         if row["state"] in _OPEN and place.get("status", "queued") == "queued":
             found.append(f"{row['job_id']} is queued in {table} and {row['operation_key']} is open")
