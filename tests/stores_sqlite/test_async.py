@@ -398,9 +398,12 @@ def test_a_store_is_not_closed_inside_its_own_transaction(url: str) -> None:
             with pytest.raises(IllegalMove) as raised:
                 await store.close()
             assert raised.value.code == "INSIDE_TRANSACTION"
-            with store.blocking():
-                await store.close()  # not the last one on its database
-                await tx.run(put("a"))
+            twin = store.blocking()
+            await store.close()  # not the last one on its database any more
+            with pytest.raises(IllegalMove):
+                twin.close()
+            await tx.run(put("a"))
+        twin.close()
 
     with_store(url, body)
     with toy_store(url) as after:

@@ -68,6 +68,11 @@ class _Face:
         self.database = self._engine
         self._bell = place.path or f"memory {id(self._engine)}"
 
+    def _check_end(self) -> None:
+        """Refuse to end the engine under the transaction that this task or thread is in: it would wait for itself."""
+        if not self._closed and self._engine.last_user():
+            refuse_inside(self, only="INSIDE_TRANSACTION")
+
     def _leave(self) -> None:
         """End this face, and the engine with the last one."""
         with self._engine.lock:
@@ -169,6 +174,7 @@ class SqliteStore(_Face):
 
     def close(self) -> None:
         """See `contract.Store.close`."""
+        self._check_end()
         self._leave()
 
     def __enter__(self) -> Self:
@@ -311,8 +317,7 @@ class AsyncSqliteStore(_Face):
 
     async def close(self) -> None:
         """See `contract.Store.close`."""
-        if self._engine.last_user():
-            refuse_inside(self, only="INSIDE_TRANSACTION")
+        self._check_end()
         await _apart(self._leave)
 
     async def __aenter__(self) -> Self:
