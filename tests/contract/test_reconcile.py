@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,9 +17,10 @@ from tenure.flows.sweep import sweep_job
 from tenure.procedures.reconcile import find_candidate_scopes, find_candidates, sweep_step
 from tenure.rules.effect import Effect
 from tenure.rules.job import Job, Options
-from tenure.rules.outcome import Absent, Accepted, Declined, FailedBeforeDispatch, NoAnswer, Succeeded
+from tenure.rules.outcome import Absent, Accepted, Declined, FailedBeforeDispatch, NoAnswer, Succeeded, Unknown
 from tenure.rules.reconcile import Verdict
 from tenure.service import AsyncDurableJobService
+from tenure.testing.provider import FakeProvider, Step
 from tenure.verbs import Scope
 from tests.contract.bench import START, Bench
 from tests.contract.build import (
@@ -29,6 +31,7 @@ from tests.contract.build import (
     PAYLOAD,
     PIGEON,
     RECEIPT,
+    REQUEST,
     Case,
     begin,
     claim,
@@ -685,3 +688,85 @@ def test_a_contradiction_stays_a_candidate_until_a_person_has_looked(bench: Benc
     bench.service.resume_sweep(case.job_id, actor="op:1")
     assert bench.service.find_reconciliation_candidates(**HERE) == []
     assert len(bench.table("evidence", case.job_id)) == 1
+
+
+# --- a worker that dies -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "acts,answers,ending,effects",
+    [
+        (True, [], "completed", 1),
+        (False, [], "completed", 1),
+        (True, [Declined("refused")], "failed", 1),
+        (True, [NoAnswer("down")], "indeterminate", 1),
+    ],
+    ids=["accepted", "never arrived", "declined", "no answer"],
+)
+def test_a_worker_that_dies_in_the_middle_of_a_call_never_makes_a_second_one(
+    bench: Bench, acts: bool, answers: list[Any], ending: str, effects: int
+) -> None:
+    """The provider's own ledger says how often it acted, whatever became of the worker."""
+    mailer = FakeProvider("mailer", [Step(Unknown("the worker is dead"), acts=acts)], lookups=answers)
+    case = unsure_after_death(bench, mailer)
+    for _ in range(10):
+        bench.advance(minutes=1)
+        assert bench.service.claim_job("B") is None
+        if bench.service.get_job(case.job_id).status == "indeterminate":
+            break
+
+    async def look(key: str, job: Job) -> Any:
+        return await mailer.lookup(key)
+
+    def look_now(key: str, job: Job) -> Any:
+        return asyncio.run(mailer.lookup(key))
+
+    verdict = only(sweep(bench, look_now if bench.loop is None else look))
+    if ending == "completed":
+        assert verdict.status == "queued"
+        again = claim(bench.service, "B", start=True).lease
+        begun = bench.service.begin_effect(again, name="send", request=REQUEST, provider=mailer)
+        assert begun.is_open == (not acts)
+        if begun.is_open:
+            outcome = asyncio.run(mailer.send(REQUEST, begun.operation_key))
+            bench.service.finish_effect(again, name="send", outcome=outcome)
+        bench.service.complete_job(again, result=None)
+    assert statuses(bench, case) == [ending]
+    if ending == "indeterminate":
+        assert str(case.key) in verdict.reason
+    assert len(mailer.effects(str(case.key))) == effects
+    assert mailer.duplicates() == []
+
+
+def unsure_after_death(bench: Bench, mailer: FakeProvider) -> Case:
+    """Call the provider and die before the outcome is written."""
+    create(bench.service)
+    lease = claim(bench.service, start=True).lease
+    key = begin(bench.service, lease, provider=mailer)
+    asyncio.run(mailer.send(REQUEST, key))
+    return Case(lease.job_id, lease, key)
+
+
+class Killed(BaseException):
+    """The process of a sweeper ends here."""
+
+
+def test_a_sweep_that_dies_half_way_is_taken_up_by_the_next_one(bench: Bench) -> None:
+    cases = [unsure(bench, key=f"k-{nth}") for nth in range(6)]
+    asked: list[str] = []
+
+    def dying(key: str, job: Job) -> Any:
+        asked.append(key)
+        if len(asked) == 3:
+            raise Killed
+        return Accepted(RECEIPT)
+
+    with pytest.raises(Killed):
+        sweep(bench, dying)
+    assert statuses(bench, *cases) == ["queued"] * 2 + ["indeterminate"] * 4
+    verdicts = sweep(bench, Provider(Accepted(RECEIPT)))
+    assert [verdict.job_id for verdict in verdicts] == [case.job_id for case in cases[2:]]
+    assert statuses(bench, *cases) == ["queued"] * 6
+    before = bench.dump()
+    assert sweep(bench, nobody) == []
+    assert bench.dump() == before
