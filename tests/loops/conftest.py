@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from tenure import open_store
-from tests.loops.stage import until
+from tests.loops.stage import STYLES, Theatre, until
 from tests.support.postgres import Databases
 
 DIALECTS = ("sqlite", "postgresql")
@@ -53,12 +54,45 @@ def both_urls(sqlite_url: str, postgresql_url: str) -> SimpleNamespace:
     return SimpleNamespace(sqlite=sqlite_url, postgresql=postgresql_url)
 
 
+@pytest.fixture(scope="module", params=DIALECTS)
+def theatre(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre]:
+    """One worker on each database for all tests of a module."""
+    before = set(threading.enumerate())
+    with ExitStack() as stack:
+        if request.param == "sqlite":
+            url = f"sqlite:///{tmp_path_factory.mktemp('theatre')}/jobs.db"
+            prepare(url)
+        else:
+            databases: Databases = request.getfixturevalue("postgres_databases")
+            url = databases.copy("loops", prepare)
+            stack.callback(databases.drop, url)
+        made = Theatre(url, journal_dir=tmp_path_factory.mktemp("journal"))
+        with made.app.store.transaction() as tx:
+            tx.execute("CREATE TABLE note (job TEXT, text TEXT)")
+        yield stack.enter_context(made)
+    expect_none(before)
+
+
+@pytest.fixture(params=STYLES)
+def style(request: pytest.FixtureRequest) -> str:
+    """How a scene's handler is written: `def` or `async def`."""
+    made: str = request.param
+    return made
+
+
 @pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every thread that a worker started has ended when its test has."""
+    if "theatre" in request.fixturenames:
+        yield  # its worker goes on; the theatre looks when it closes
+        return
     before = set(threading.enumerate())
     yield
-    until(lambda: not left(before), f"threads to end: {left(before)}", 10)
+    expect_none(before)
+
+
+def expect_none(before: set[threading.Thread]) -> None:
+    until(lambda: not left(before), "the worker's threads to end", 10)
     gc.collect()  # what was not closed says so now, and warnings are errors
 
 

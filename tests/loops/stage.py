@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
+import itertools
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tenure import ExecutionInput, Job, Tenure
+from tenure import AsyncContext, Context, ExecutionInput, Job, Outcome, Provider, Tenure
 from tenure.loops.worker import Worker
+from tenure.testing import FakeProvider
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Provider)
 
 ORGANIZATION, PROJECT, ACTOR = "studio", "sales", "user:1"
 PATIENCE = 30.0
@@ -262,3 +266,155 @@ def entered(folder: Path) -> list[dict[str, Any]]:
 
 def seconds(value: float) -> timedelta:
     return timedelta(seconds=value)
+
+
+# --- a theatre: one worker, many scenes ------------------------------------------------------------------------------
+
+
+class Either:
+    """One face for both contexts, so that a scene is written once and played as `def` and as `async def`."""
+
+    def __init__(self, ctx: Any) -> None:
+        self.ctx = ctx
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ctx, name)
+
+    async def effect(self, *args: Any, **options: Any) -> Any:
+        return await _value(self.ctx.effect(*args, **options))
+
+    @contextlib.asynccontextmanager
+    async def publish(self) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+        """Give a function that executes SQL inside the publish."""
+        if isinstance(self.ctx, AsyncContext):
+            async with self.ctx.publish() as tx:
+                yield tx.execute
+            return
+        with self.ctx.publish() as tx:
+
+            async def execute(*args: Any) -> Any:
+                return tx.execute(*args)
+
+            yield execute
+
+    async def outside(self, function: Callable[[], T]) -> T:
+        """Call something that blocks."""
+        return await asyncio.to_thread(function) if isinstance(self.ctx, AsyncContext) else function()
+
+
+async def _value(thing: Any) -> Any:
+    return await thing if inspect.isawaitable(thing) else thing
+
+
+def played(scene: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never has to wait."""
+    try:
+        scene.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    raise AssertionError("a scene played by a plain function must not wait for the loop")
+
+
+class Silent(Provider):
+    """Takes a request and never answers."""
+
+    name = "silent"
+    timeout = timedelta(seconds=60)
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    async def send(self, request: Any, operation_key: str) -> Outcome:
+        self.calls.append(operation_key)
+        await asyncio.Event().wait()
+        raise AssertionError("never")
+
+
+Scene = Callable[[Either], Awaitable[Any]]
+STYLES = ("plain", "awaiting")
+# What a kind of the theatre is like, beside its style.
+WAYS: dict[str, dict[str, Any]] = {
+    "": {"lease_duration": timedelta(seconds=30)},
+    "short": {"lease_duration": timedelta(seconds=1.2)},
+    "brief": {"lease_duration": timedelta(seconds=3), "timeout": timedelta(seconds=0.4)},
+    "brief_retry": {
+        "lease_duration": timedelta(seconds=3),
+        "timeout": timedelta(seconds=0.4),
+        "retry_timeouts": True,
+        "max_attempts": 2,
+    },
+    "lively": {"lease_duration": timedelta(seconds=1.2), "progress_timeout": timedelta(seconds=0.8)},
+}
+
+
+class Theatre:
+    """
+    A running worker whose handlers play whatever scene a test gives.
+
+    Attributes:
+        running: The worker.
+        ended: Exceptions that scenes raised, by job id; the worker's own words are in the job.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.app = make_app(url)
+        self.scenes: dict[str, Scene] = {}
+        self.entries: list[tuple[str, int]] = []
+        self._number = itertools.count()
+        for way, given in WAYS.items():
+            more = {"backoff_base": timedelta(seconds=1), **given}
+            self.app.job(f"plain{way}", **more)(self._plain)
+            self.app.job(f"awaiting{way}", **more)(self._awaiting)
+        self.running = Running(self.app, concurrency=20, sweep_every=None, **options)
+
+    def _plain(self, ctx: Context, payload: dict[str, Any]) -> Any:
+        self.entries.append((payload["scene"], ctx.job.attempt_count))
+        return played(self.scenes[payload["scene"]](Either(ctx)))  # type: ignore[arg-type]
+
+    async def _awaiting(self, ctx: AsyncContext, payload: dict[str, Any]) -> Any:
+        self.entries.append((payload["scene"], ctx.job.attempt_count))
+        return await self.scenes[payload["scene"]](Either(ctx))
+
+    def provider(self, *script: Any, **options: Any) -> FakeProvider:
+        """A provider that handlers may use from now on."""
+        return self.register(FakeProvider(f"fake{next(self._number)}", script, **options))
+
+    def register(self, provider: P) -> P:
+        self.app.providers.by_name[provider.name] = provider
+        return provider
+
+    def start(self, style: str, scene: Scene, way: str = "", **options: Any) -> Job:
+        """Enqueue a job that plays a scene."""
+        name = f"{scene.__name__}-{next(self._number)}"
+        self.scenes[name] = scene
+        return self.app.enqueue(f"{style}{way}", {"scene": name} | options.pop("payload", {}), key=name, **options).job
+
+    def play(self, style: str, scene: Scene, way: str = "", **options: Any) -> Job:
+        """Play a scene and give the job after its first attempt."""
+        one = self.start(style, scene, way, **options)
+        return self.after(one)
+
+    def after(self, one: Job, generation: int = 1) -> Job:
+        """Wait until an attempt is over and give the job."""
+
+        def look() -> Job | None:
+            now = job(self.app, one)
+            return now if now.generation >= generation and now.status not in {"claimed", "running"} else None
+
+        found = until(look, f"attempt {generation} of job {one.id} to end")
+        assert found is not None
+        return found
+
+    def effects(self, one: Job) -> dict[str, str]:
+        """States of a job's effects."""
+        return {effect.name: effect.state.value for effect in self.app.service.list_effects(one.id)}
+
+    def __enter__(self) -> Self:
+        self.running.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.running.__exit__(kind, error, trace)
