@@ -125,11 +125,18 @@ class Procedure(Generic[T]):
 
     def script(self) -> Script[T]:
         """Give a fresh generator; each call starts from the beginning with the same arguments."""
-        self._used = True
+        self._note()
         command = self._kwargs.get("command")
         if isinstance(command, Command):
             command.runs += 1
         return self._script(*self._args, **self._kwargs)
+
+    def _note(self) -> None:
+        # One that was given to this one is in its hands, also where a busy store refuses before the first step.
+        self._used = True
+        for given in self._args:
+            if isinstance(given, Procedure):
+                given._note()
 
     def __iter__(self) -> Script[T]:
         return self.script()
