@@ -51,6 +51,8 @@ class _Own:
     home: Any = None
     # False behind a transaction-mode pooler.
     prepares = True
+    # The statement that failed last.
+    failing = ""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -83,6 +85,7 @@ class _Own:
         One system call sends what cursors send in one for each command: half the processor time of a small transaction.
         """
         pgconn = self.pgconn
+        self.failing = commands[-1].name
         if commands[0].script:
             assert len(commands) == 1, "several statements in one text go alone"
             pgconn.send_query(commands[0].query)
@@ -125,7 +128,7 @@ class _Own:
 
     def _own_read(self, sent: list[tuple[Command, _Key | None]], answers: list[list[pq.abc.PGresult]]) -> list[Rows]:
         rows: list[Rows] = []
-        wrong: Failure | None = None
+        wrong: psycopg.Error | None = None
         for (command, key), results in zip(sent, answers, strict=False):
             for result in results:
                 if result.status in _WELL:
@@ -133,16 +136,22 @@ class _Own:
                 if key is not None:
                     self._own_names.pop(key, None)
                 if wrong is None:
-                    error = psycopg.errors.error_from_result(result)
-                    wrong = failure(error, command.name, self.pgconn)
-                    if error.sqlstate == FORGOTTEN:
-                        # Somebody made the session forget what it had prepared, and how much of it nobody knows.
-                        self.pgconn.finish()
+                    wrong = psycopg.errors.error_from_result(result)
+                    self.failing = command.name
             if key is None and wrong is None:
                 rows.append(self._own_rows(results[-1]))
         if wrong is not None:
+            # The driver's own error: a cancelled task is waiting for just that.
             raise wrong
         return rows
+
+    def failed(self, error: psycopg.Error) -> Failure:
+        """Judge what came out of a conversation."""
+        judged = failure(error, self.failing, self.pgconn)
+        if error.sqlstate == FORGOTTEN:
+            # Somebody made the session forget what it had prepared, and how much of it nobody knows.
+            self.pgconn.finish()
+        return judged
 
     def _own_rows(self, result: pq.abc.PGresult) -> Rows:
         if result.status != pq.ExecStatus.TUPLES_OK:
@@ -198,7 +207,7 @@ class BlockingConnection(_Own, psycopg.Connection[Row]):
             with self.lock:
                 return self.wait(self.converse(commands))
         except psycopg.Error as error:
-            raise failure(error, commands[-1].name, self.pgconn) from None
+            raise self.failed(error) from None
 
 
 class AwaitingConnection(_Own, psycopg.AsyncConnection[Row]):
@@ -231,7 +240,7 @@ class AwaitingConnection(_Own, psycopg.AsyncConnection[Row]):
             async with self.lock:
                 return await self.wait(self.converse(commands))
         except psycopg.Error as error:
-            raise failure(error, commands[-1].name, self.pgconn) from None
+            raise self.failed(error) from None
 
 
 # On the caller's connections, whose driver knows what it has prepared and what it still waits for.
