@@ -116,8 +116,7 @@ def create_job(
         Conflict: The key belongs to a job with another organization, kind or payload.
     Locks: the key. Writes: authority (a new tenant), job_key, job, ready or deferred.
     """
-    arguments = locals()
-    arguments.pop("scope")
+    arguments = {name: value for name, value in locals().items() if name != "scope"}
     return _create_one(new_job(job_id=new_id(), bound_tenant=scope.tenant, **arguments))
 
 

@@ -136,7 +136,7 @@ class Procedure(Generic[T]):
         self._used = True
         for given in self._args:
             if isinstance(given, Procedure):
-                given._note()
+                given._note()  # noqa: SLF001 - of its own kind
 
     def __iter__(self) -> Script[T]:
         return self.script()

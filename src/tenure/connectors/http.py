@@ -79,9 +79,9 @@ class HttpProvider(Provider):
     Send each request as JSON to one address.
 
     Succeeded: a 2xx status; the receipt is `{"body": ...}` with the answer's JSON, if it is JSON of at most 64 KiB, and
-    never a header. The status is left out of it: 201 for the act and 200 for its look-up are the same act. FailedBeforeDispatch: no connection, or 429 with its Retry-After. Rejected: 401 and
-    403 as `authentication`, other definite 4xx. Unknown: 408, 409, 425, 5xx, redirects, timeouts, resets, answers that
-    break off.
+    never a header. The status is left out of it: 201 for the act and 200 for its look-up are the same act.
+    FailedBeforeDispatch: no connection, or 429 with its Retry-After. Rejected: 401 and 403 as `authentication`, other
+    definite 4xx. Unknown: 408, 409, 425, 5xx, redirects, timeouts, resets, answers that break off.
 
     Look-up: 200 with JSON is Accepted, with a receipt of the same shape; 404 is Absent; `declined` is Declined; all
     else is NoAnswer. A wrong `lookup_url` answers 404 too: try it with a key that exists.
