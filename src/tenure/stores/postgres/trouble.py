@@ -109,6 +109,14 @@ _NO_ROLE = (
     "UNKNOWN_ROLE",
     "the server has no role of the name given to the store as role=; create it, or use another",
 )
+# Two jobs marked under one key, or two claims made under one claim id, at the same moment: the next run sees the other.
+_KEY_INDEXES = {"effect_key", "claim_pkey"}
+_KEY_BUSY = (
+    Kind.CONTENTION,
+    Unavailable,
+    "KEY_BUSY",
+    "another transaction used the same key or claim id at the same time; run the same call again to learn whose it is",
+)
 _NO_SCHEMA = (Kind.FINAL, Invalid, "SCHEMA_MISSING", str(schema_missing()))
 
 _Meaning: TypeAlias = tuple[Kind, type[TenureError], str, str]
@@ -199,6 +207,8 @@ def _judge(error: psycopg.Error, statement: str, pgconn: pq.abc.PGconn) -> Failu
     meaning = _NO_ROLE if statement == ROLE and state == "22023" else _MEANINGS.get(state) or _MEANINGS.get(state[:2])
     if meaning is not None:
         return _as_failure(meaning, state)
+    if state == "23505" and error.diag.constraint_name in _KEY_INDEXES:
+        return _as_failure(_KEY_BUSY, state)
     if state.startswith("23"):
         # The second statement of a rule that must have refused before: a mistake of ours, told by name only.
         about = error.diag.constraint_name or error.diag.column_name
