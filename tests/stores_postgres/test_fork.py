@@ -49,7 +49,7 @@ def backends(database: str) -> set[int]:
 
 
 def test_a_child_has_its_own_connections_and_the_parent_keeps_its(database: str) -> None:
-    store = Blocking(database)
+    store = Blocking(database, pool_size=1)
     assert store.run(add(1)) == 1
     mine = backends(database)
     assert len(mine) == 1
@@ -89,7 +89,7 @@ def test_many_forks_beside_busy_threads(database: str) -> None:
 
 
 def test_a_child_that_closes_the_store_closes_nothing_of_the_parents(database: str) -> None:
-    store = Blocking(database)
+    store = Blocking(database, pool_size=1)
     store.run(add(1))
     mine = backends(database)
 
@@ -152,7 +152,7 @@ def test_a_listener_stays_with_the_parent(database: str) -> None:
 
 
 def test_an_awaiting_store_starts_anew_in_the_child(database: str) -> None:
-    store = Awaiting(database)
+    store = Awaiting(database, pool_size=1)
     assert store.run(add(1)) == 1
     mine = backends(database)
 

@@ -15,7 +15,21 @@ from psycopg.types.json import set_json_loads
 from tenure.errors import Conflict, Invalid, Unavailable
 from tenure.yields import AfterCommit, Each, Script, Statement, procedure
 from tests.stores_postgres.conftest import Maker
-from tests.stores_postgres.toy import MIGRATIONS, MORE, Awaiting, Blocking, add, ask, count, fail, put, put_then, raised
+from tests.stores_postgres.toy import (
+    MIGRATIONS,
+    MORE,
+    SLEEPING,
+    Awaiting,
+    Blocking,
+    add,
+    ask,
+    count,
+    fail,
+    poll,
+    put,
+    put_then,
+    raised,
+)
 from tests.support.postgres import Databases
 from tests.support.proxy import Proxy
 
@@ -395,13 +409,7 @@ def test_a_cancelled_joined_procedure_leaves_none_of_its_writes(database: str) -
         async with await psycopg.AsyncConnection.connect(database) as connection:
             await store.store.join(connection).run(put((uuid4(), "kept", 1)))
             joined = asyncio.create_task(store.store.join(connection).run(put_and_sleep()))
-            async with await psycopg.AsyncConnection.connect(database, autocommit=True) as witness:
-                while True:
-                    cursor = await witness.execute(
-                        "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
-                    )
-                    if await cursor.fetchone():
-                        break
+            await asyncio.to_thread(poll, database, SLEEPING, (1,))
             joined.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await joined

@@ -19,12 +19,14 @@ from tenure.yields import AfterCommit, Each, Script, Statement, procedure
 from tests.stores_postgres.conftest import Maker
 from tests.stores_postgres.toy import (
     MIGRATIONS,
+    SLEEPING,
     STATEMENTS,
     Awaiting,
     Blocking,
     add,
     count,
     look,
+    poll,
     put,
     raised,
     read_add,
@@ -121,7 +123,7 @@ def test_a_pool_of_dead_connections_is_noticed_by_nobody(proxy: Proxy) -> None:
 
 
 def test_backends_ended_by_an_operator_are_replaced(make: Maker, database: str) -> None:
-    store = make(database)
+    store = make(database, pool_size=1)
     store.run(add(1))
     with psycopg.connect(database, autocommit=True) as operator:
         ended = operator.execute(
@@ -176,13 +178,13 @@ def test_a_restarted_server_is_found_again(postgres_server: Server) -> None:
     store.close()
 
 
-def test_a_cancelled_caller_leaves_the_connection_in_order(proxy: Proxy) -> None:
-    store = Awaiting(proxy.url, pool_size=1)
+def test_a_cancelled_caller_leaves_the_connection_in_order(database: str) -> None:
+    store = Awaiting(database, pool_size=1)
     store.run(put((uuid4(), "x", 1)))
 
     async def cancel() -> None:
         sleeping = asyncio.create_task(store.store.run(_put_and_sleep()))
-        assert await asyncio.to_thread(proxy.wait_for_statement, "pg_sleep")
+        await asyncio.to_thread(poll, database, SLEEPING, (1,))
         sleeping.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sleeping
@@ -192,6 +194,8 @@ def test_a_cancelled_caller_leaves_the_connection_in_order(proxy: Proxy) -> None
     assert time.monotonic() - began < 5
     assert store.run(count()) == 1
     assert store.run(put((uuid4(), "y", 1)))
+    # The server was told to stop as well.
+    poll(database, SLEEPING, (0,))
     store.close()
 
 
@@ -281,7 +285,7 @@ def test_a_block_cut_in_the_middle_is_undone(make: Maker, proxy: Proxy) -> None:
 
 
 def test_a_block_begins_on_another_connection_when_the_pooled_one_is_dead(make: Maker, proxy: Proxy) -> None:
-    store = make(proxy.url)
+    store = make(proxy.url, pool_size=1)
     store.run(count())
     assert proxy.reset() == 1
     with store.transaction() as tx:

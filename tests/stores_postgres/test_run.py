@@ -17,6 +17,7 @@ from tenure.stores.runner import guard
 from tenure.yields import AfterCommit, Each, Script, Statement, procedure
 from tests.stores_postgres.conftest import Maker
 from tests.stores_postgres.toy import (
+    SLEEPING,
     Blocking,
     add,
     ask,
@@ -196,11 +197,7 @@ def test_a_read_is_bounded_as_well(make: Maker, database: str) -> None:
     raised(Unavailable, store.run, look("sleep", seconds=30.0))
     assert store.run(count()) == 0
     # The statement that nobody waits for any more was stopped.
-    poll(
-        database,
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'",
-        (0,),
-    )
+    poll(database, SLEEPING, (0,))
 
 
 def test_a_constraint_tells_its_name_and_no_value(make: Maker, database: str) -> None:
@@ -318,7 +315,7 @@ def test_a_role_is_taken_on_in_every_transaction_and_not_kept(make: Maker, datab
 
 
 def test_a_closed_store_says_so(make: Maker, database: str) -> None:
-    store = make(database)
+    store = make(database, pool_size=1)
     assert store.run(count()) == 0
     before = threading.active_count()
     closed = Blocking(database)

@@ -154,7 +154,7 @@ def test_listening_that_is_off_says_so(make: Maker, database: str) -> None:
 
 
 def test_listening_may_have_a_url_of_its_own(proxy: Proxy, database: str) -> None:
-    store = Blocking(proxy.url, listen=database)
+    store = Blocking(proxy.url, listen=database, pool_size=1)
     bell = Bell()
     with store.store.listen(bell) as heard:
         assert heard

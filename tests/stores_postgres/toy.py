@@ -18,6 +18,8 @@ from tenure.stores.postgres.store import AsyncPostgresStore, PostgresStore
 from tenure.stores.statements import parse
 from tenure.yields import FRESH, AfterCommit, Command, Each, Procedure, Script, Statement, procedure
 
+SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
+
 E = TypeVar("E", bound=BaseException)
 
 MIGRATIONS = [

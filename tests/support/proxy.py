@@ -75,11 +75,6 @@ class Proxy:
         with self.lock:
             self._cut_at = list(texts)
 
-    def wait_for_statement(self, text: str, seconds: float = 30) -> bool:
-        """Wait until a statement that holds this text was executed."""
-        with self.lock:
-            return self.lock.wait_for(lambda: any(text in one for one in self.statements), seconds)
-
     def wait_for_lost_reply(self, seconds: float = 30) -> bool:
         """Wait until a reply to a commit was lost."""
         with self.lock:

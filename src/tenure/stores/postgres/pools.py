@@ -33,7 +33,7 @@ from tenure.stores.postgres.unit import GRACE
 T = TypeVar("T")
 
 # Seconds: the first and the longest turn of waiting for the pool, and how long a rollback or a cancellation may take.
-_TURN, _TURN_MAX = 0.05, 1.0
+_TURN, _TURN_MAX = 0.2, 1.0
 _CLEANING = 1.0
 
 _IDLE = psycopg.pq.TransactionStatus.IDLE
