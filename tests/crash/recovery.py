@@ -107,7 +107,11 @@ def recover(
         claim = hand.claim()
         if claim is not None:
             tally.add("reclaimed", claim.lease.generation > 1)
-            checked(scene, world)
+            # Now, while the job is held: what refuses the dead ones must be the lease, not the job's rest.
+            stale = [lease for lease in dead if lease.job_id == claim.job.id]
+            dead = [lease for lease in dead if lease not in stale]
+            refuse_stale(scene, stale, tally)
+            tally.add("stale_while_held", len(stale))
             job = hand.work(claim)
             tally.add("allowed", job is not None)
             checked(scene, world)

@@ -410,7 +410,7 @@ def _go_on(stage: Stage, tally: Tally) -> str:
     """Let ordinary means work, and where they end a person with the provider's books, and then they again."""
     stage.die()
     scene = stage.scene
-    later = Hand(stage.app, worker_id="later")
+    later = Hand(stage.app, worker_id="first")  # a worker that is started again under its name
     recover(scene, later, stage.mailer, stage.world, tally, hand_in=stage.hand_in)
     while settle_by_ledger(scene, stage.world, tally):
         recover(scene, later, stage.mailer, stage.world, tally, hand_in=stage.hand_in)

@@ -174,7 +174,7 @@ class Life:
 LIVES = {
     one.lived.__name__: one
     for one in (
-        Life(sent, mailer, ("reclaimed", "allowed", "stale_refused", "reconciled", "lost")),
+        Life(sent, mailer, ("reclaimed", "allowed", "stale_refused", "stale_while_held", "reconciled", "lost")),
         Life(fails_and_is_tried_again, lambda: mailer(FailedBeforeDispatch("down"))),
         Life(fails_for_good_and_is_retried, lambda: mailer(Rejected("no such address"))),
         Life(given_back),
@@ -224,7 +224,7 @@ def _go_on(scene: Scene, provider: MortalProvider, tally: Tally) -> None:
     # The producer does not know whether its commit came through: it asks again with the same key.
     again: Any = app.enqueue(KIND, QUOTE, key="quote-17")
     tally.add("lost", again.created)
-    later, world = Hand(app, worker_id="later"), Books(provider)
+    later, world = Hand(app, worker_id="first"), Books(provider)  # started again under its name
     recovery.recover(scene, later, provider, world, tally)
     while settle_by_ledger(scene, world, tally):
         recovery.recover(scene, later, provider, world, tally)
