@@ -71,7 +71,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 # The verbs a step may ask for; some more often, so that runs get anywhere.
 WEIGHTS = {
-    "create_job": 3,
+    "create_job": 5,
     "claim_job": 5,
     "heartbeat": 2,
     "begin_effect": 5,
@@ -168,6 +168,7 @@ class Machine(RuleBasedStateMachine):
         self.leases: list[Lease] = []
         self.claim_ids: list[UUID] = []
         self.history = 0
+        self.forging = False
         self.seen: dict[UUID, Job] = {}
         self.seats = [Seat(stage.connect()) for _ in range(2)]
         self.services = {
@@ -226,6 +227,17 @@ class Machine(RuleBasedStateMachine):
     def work_on(self, seed: int) -> None:
         """See `work`, and `verb_again`."""
         self.work(seed)
+
+    @precondition(lambda self: not self._active() and bool(self.leases))
+    @rule(seed=SEEDS)
+    def forge(self, seed: int) -> None:
+        """Somebody asks with a lease that was never given: one after the other for every verb of a lease."""
+        chance = self._chance(seed)
+        self.forging = True
+        for name in sorted(_OF_LEASES):
+            self._perform(self._draw(name, chance))
+        self.forging = False
+        self._compare()
 
     @precondition(lambda self: not self._active() and bool(self._ended_jobs()))
     @rule(seed=SEEDS)
@@ -307,7 +319,9 @@ class Machine(RuleBasedStateMachine):
         chance = self._chance(seed)
         locks = first.decision.locks
         same = chance.choice((True, True, False))
-        ask = self._try_hard(chance, lambda ask: not same or bool(locks & set(ask.target)), about=locks)
+        ask = self._try_hard(
+            chance, lambda ask: not same or ask.name == "claim_job" or bool(locks & set(ask.target)), about=locks
+        )
         if not self.stage.waits:
             self._turned_away(ask)
             return
@@ -543,7 +557,7 @@ class Machine(RuleBasedStateMachine):
             for kept in self.oracle.kept.values()
             if kept.job.lease is not None and any(lease.job_id == kept.job.id for lease in leases)
         ]
-        how = chance.choice(("current",) * 7 + ("any", "forged"))
+        how = "forged" if self.forging else chance.choice(("current",) * 7 + ("any", "forged"))
         if how == "current" and current:
             return chance.choice(current)
         lease = leases[-1 - chance.randint(0, 5) % len(leases)]
@@ -567,12 +581,13 @@ class Machine(RuleBasedStateMachine):
         tenant = chance.choice(TENANTS)
         keys = sorted(str(target[-1]) for target in about if isinstance(target, tuple) and target[0] == "key")
         number = len(self.oracle.kept)
-        new = chance.choice((True, True, False)) and number < JOBS_MAX
+        new = not keys and number < JOBS_MAX and chance.random() < 0.5
         known = keys or sorted(key for owner, _, key in self.oracle.keys if owner == tenant)
         return self._creation(
             tenant,
-            key=f"k-{number}" if new and not keys else chance.choice(known),
-            payload={"n": chance.choice((0, 1))},
+            key=f"k-{number}" if new else chance.choice(known),
+            # What a known key must not be used for again.
+            payload={"n": 0 if new else chance.choice((0, 1))},
             max_attempts=chance.randint(1, 3),
             priority=chance.randint(0, 1),
             on_reconciled=chance.choice((None, "complete", "resume")),

@@ -200,7 +200,8 @@ class LentConnection(Connection):
     def _run(self, verb: Procedure[Any]) -> Any:
         block: Any = self._store.transaction()
         self._block = block
-        return block.__enter__().run(verb)
+        tx: Any = block.__enter__()
+        return tx.run(verb)
 
     def _end(self, commit: bool) -> None:
         block, self._block = self._block, None
@@ -338,6 +339,13 @@ class PostgresStage(Stage):
             if row is not None and row[0]:
                 return True
         return False
+
+    def wait_for_waiter(self, holder: Connection) -> None:
+        """Return when somebody waits for a lock of this connection."""
+        pid = cast("JoinedConnection", holder).raw.info.backend_pid
+        query = "SELECT count(*) FROM pg_stat_activity WHERE %s::int = ANY(pg_blocking_pids(pid))"
+        while self._look.execute(query, (pid,)).fetchone() == (0,):
+            pass
 
     def close(self) -> None:
         self._look.close()

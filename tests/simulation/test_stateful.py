@@ -7,15 +7,22 @@ its evidence and its intents. See `stateful_machine.py` for what a step may be.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import cast
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tenure import verbs
+from tenure.errors import Conflict, Unavailable
+from tenure.rules.lease import Lease
+from tenure.rules.status import Status
+from tenure.service import DurableJobService
+from tenure.verbs import Scope
 from tests.simulation.stateful_machine import Machine, Tally
 from tests.simulation.stateful_stage import NUMBERS, FileStage, MemoryStage, PostgresStage, Stage
 
@@ -26,7 +33,7 @@ CALM = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too
 PHASES = (Phase.generate,)
 
 
-def play(stage: Stage, runs: int) -> None:
+def play(stage: Stage, runs: int, steps: int = STEPS) -> None:
     """Play this many runs on one database, and insist that every verb was both granted and refused in them."""
     tally = Tally()
     try:
@@ -34,7 +41,7 @@ def play(stage: Stage, runs: int) -> None:
             cast("type[Machine]", partial(Machine, stage, tally)),
             settings=settings(
                 max_examples=runs,
-                stateful_step_count=STEPS,
+                stateful_step_count=steps,
                 deadline=None,
                 suppress_health_check=CALM,
                 phases=PHASES,
@@ -59,4 +66,107 @@ def test_sqlite_in_a_file_does_what_the_rules_say(tmp_path: Path) -> None:
 
 
 def test_postgresql_does_what_the_rules_say(postgres_database: str) -> None:
-    play(PostgresStage(postgres_database), 80)
+    play(PostgresStage(postgres_database), 60)
+
+
+def two_leases(service: DurableJobService) -> list[Lease]:
+    """Create and start two jobs."""
+    leases = []
+    for key in ("k-0", "k-1"):
+        service.create_job(organization="acme", project="p1", idempotency_key=key, kind="send_quote", payload={})
+        claim = service.claim_job("A", start=True)
+        assert claim is not None
+        leases.append(claim.lease)
+    return leases
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_one_key_marked_for_two_jobs_at_the_same_moment_is_a_conflict_or_free(
+    postgres_database: str, *, commit: bool
+) -> None:
+    stage = PostgresStage(postgres_database)
+    stage.reset()
+    first, second, everything = stage.connect(), stage.connect(), Scope()
+    try:
+        service = DurableJobService(stage.store)
+        leases = two_leases(service)
+        first.ask(verbs.mark_provider_dispatched(everything, leases[0], operation_key="own-1"))
+        first.answer()
+        second.ask(verbs.mark_provider_dispatched(everything, leases[1], operation_key="own-1"))
+        assert stage.blocked(second, first)
+        first.end(commit=commit)
+        if commit:
+            # The caller's own transaction cannot be run again by the store, so its owner is told to.
+            with pytest.raises(Unavailable) as raised:
+                second.answer()
+            assert raised.value.code == "KEY_BUSY"
+            second.end(commit=False)
+            with pytest.raises(Conflict) as told:
+                service.mark_provider_dispatched(leases[1], operation_key="own-1")
+            assert told.value.code == "KEY_IN_USE"
+        else:
+            assert second.answer().status is Status.RUNNING
+            second.end(commit=True)
+        assert [service.get_job(lease.job_id).operation_key for lease in leases].count("own-1") == 1
+    finally:
+        first.close()
+        second.close()
+        stage.close()
+
+
+def test_the_store_runs_a_mark_again_that_met_the_same_key(postgres_database: str) -> None:
+    stage = PostgresStage(postgres_database)
+    stage.reset()
+    first = stage.connect()
+    try:
+        service = DurableJobService(stage.store)
+        leases = two_leases(service)
+        first.ask(verbs.mark_provider_dispatched(Scope(), leases[0], operation_key="own-1"))
+        first.answer()
+        with ThreadPoolExecutor(1) as pool:
+            marking = pool.submit(service.mark_provider_dispatched, leases[1], operation_key="own-1")
+            stage.wait_for_waiter(first)
+            first.end(commit=True)
+            with pytest.raises(Conflict) as told:
+                marking.result(60)
+        assert told.value.code == "KEY_IN_USE"
+    finally:
+        first.close()
+        stage.close()
+
+
+def test_a_claim_asked_for_again_while_the_first_is_on_its_way_gives_the_same_lease(postgres_database: str) -> None:
+    stage = PostgresStage(postgres_database)
+    stage.reset()
+    first = stage.connect()
+    try:
+        service = DurableJobService(stage.store)
+        for lease in two_leases(service):
+            service.release_job(lease, reason="not now")
+        claim_id = uuid4()
+        first.ask(verbs.claim_job(Scope(), "A", start=True, claim_id=claim_id))
+        taken = first.answer()
+        with ThreadPoolExecutor(1) as pool:
+            again = pool.submit(service.claim_job, "A", start=True, claim_id=claim_id)
+            stage.wait_for_waiter(first)
+            first.end(commit=True)
+            assert again.result(60) == taken
+        assert [job.status for job in service.list_jobs()].count(Status.QUEUED) == 1
+    finally:
+        first.close()
+        stage.close()
+
+
+@pytest.mark.nightly
+def test_sqlite_in_memory_does_what_the_rules_say_all_night() -> None:
+    play(MemoryStage(), 2000, 100)
+
+
+@pytest.mark.nightly
+def test_sqlite_in_a_file_does_what_the_rules_say_all_night(tmp_path: Path) -> None:
+    play(FileStage(tmp_path), 500, 100)
+
+
+@pytest.mark.nightly
+def test_postgresql_does_what_the_rules_say_all_night(postgres_database: str) -> None:
+    play(PostgresStage(postgres_database), 1000, 100)
