@@ -176,7 +176,8 @@ class JoinedConnection(Connection):
             self.raw.execute("BEGIN IMMEDIATE")
         else:
             self.raw.execute("SELECT 1")
-        return self._store.join(self.raw).run(verb)
+        joined: Any = self._store.join(self.raw)
+        return joined.run(verb)
 
     def _end(self, commit: bool) -> None:
         self.raw.commit() if commit else self.raw.rollback()
