@@ -58,6 +58,7 @@ class Tally:
         self.counts[name] += number
 
     def require(self, *names: str) -> None:
+        print(f"exercised: {dict(sorted(self.counts.items()))}")
         missing = [name for name in names if not self.counts[name]]
         assert missing == [], f"never exercised: {', '.join(missing)}; there were {dict(self.counts)}"
 

@@ -8,6 +8,7 @@ books. At every step each operation has at most one effect there, and every stat
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from tenure.connectors.provider import terms
 from tenure.connectors.wire import json_value
 from tenure.errors import CancelRequested, LeaseLost, Unavailable, Uncertain
 from tenure.flows.effect import perform
-from tenure.flows.sweep import sweep_job
+from tenure.flows.sweep import sweep_job, sweep_scope
 from tenure.journal.receipts import ReceiptJournal
 from tenure.rules.digest import request_digest
 from tenure.rules.dispatch import Begun
@@ -90,11 +91,12 @@ class Stage:
 
         return sweep_job(self.job_id, ORGANIZATION, PROJECT, ORGANIZATION, ask)
 
-    def _keep(self, effect: Effect, outcome: Outcome) -> None:
+    def _keep(self, effect: Effect, outcome: Outcome) -> bool:
         if self.journal is None:
             self.journal = ReceiptJournal(self.folder)
         receipt = getattr(outcome, "receipt", None)
         self.journal.append_receipt(effect.operation_key, effect.attempt_id, Accepted(receipt))
+        return True
 
     def die(self) -> None:
         """End what belonged to the process; a real one leaves its journal behind, unlocked."""
@@ -417,3 +419,50 @@ def _go_on(stage: Stage, tally: Tally) -> str:
     checked(scene, stage.world)
     explained(scene)
     return stage.job.status.value
+
+
+def test_an_interrupted_sweep_is_finished_by_the_next(scene: Scene, tmp_path: Path) -> None:
+    stage = Stage(scene, mailer(), tmp_path)
+    for number in range(18, 27):
+        stage.app.enqueue(KIND, {**QUOTE, "id": number}, key=f"quote-{number}")
+    for _ in range(10):
+        drive(stage, stage.perform(stage.claim()), Cut(at=5))
+    scene.clock.advance(NIGHT)
+    assert {job.status.value for job in scene.jobs()} == {"running"}
+    assert len(stage.mailer.effects()) == 10
+
+    def sweep(cut: Cut) -> None:
+        def ask(_job: Job, effect: Effect) -> Evidence:
+            return wait(stage.mailer.lookup(effect.operation_key))
+
+        drive(stage, sweep_scope(ORGANIZATION, PROJECT, ORGANIZATION, ask, limit=100), cut)
+
+    whole = [f"{step}: {when}" for step, when in _ONE_SWEPT]
+    # Dead in the middle of the fourth: three are settled, and seven wait for whoever comes next.
+    interrupted = Cut(at=2 + 3 * len(whole) + 4)
+    sweep(interrupted)
+    assert interrupted.places[2:] == [*whole * 3, *whole[:4]]
+    assert Counter(job.status.value for job in scene.jobs()) == {"queued": 3, "indeterminate": 1, "running": 6}
+    checked(scene, stage.world)
+    following = Cut()
+    sweep(following)
+    assert following.places.count("lookup: after") == 7
+    assert {job.status.value for job in scene.jobs()} == {"queued"}
+    settled = scene.dump()
+    sweep(Cut())
+    assert scene.dump() == settled
+    assert len(stage.mailer.effects()) == 10
+    checked(scene, stage.world)
+
+
+_ONE_SWEPT = [
+    ("sweep_step", "before its commit"),
+    ("sweep_step", "after its commit"),
+    ("lookup", "before"),
+    ("lookup", "during"),
+    ("lookup", "after"),
+    ("sweep_answer", "before its commit"),
+    ("sweep_answer", "after its commit"),
+    ("sweep_step", "before its commit"),
+    ("sweep_step", "after its commit"),
+]

@@ -23,12 +23,13 @@ import tenure.procedures
 from tenure import verbs
 from tenure.connectors.provider import Provider, check_provider, terms
 from tenure.errors import IllegalMove, Invalid, LeaseLost, Uncertain
+from tenure.journal.receipts import ReceiptJournal
 from tenure.procedures.hold import completing, hold_one
 from tenure.procedures.publish import close_publish, open_publish
 from tenure.procedures.reconcile import find_candidate_scopes
 from tenure.rules.outcome import Accepted, Evidence, Outcome, Succeeded
 from tenure.service import AsyncDurableJobService, DurableJobService
-from tenure.stores import open_async_store
+from tenure.stores import open_async_store, open_store
 from tenure.testing import CrashPoints, FakeProvider, known_points
 from tenure.testing.crash_points import point_name, read_point
 from tenure.yields import Procedure, new_id
@@ -255,6 +256,29 @@ def _connect(scene: Scene) -> Any:
     return connection
 
 
+def test_an_awaiting_caller_s_own_transaction_commits_without_a_point(scene: Scene) -> None:
+    async def play(points: CrashPoints) -> None:
+        plain = await open_async_store(scene.url, clock=scene.clock)
+        async with points.store(plain) as store:  # type: ignore[attr-defined]  # both stores are context managers
+            connection: Any
+            if scene.dialect == "postgresql":
+                connection = await psycopg.AsyncConnection.connect(scene.url)
+            else:
+                connection = _connect(scene)
+            joined = store.join(connection)
+            await joined.run(verbs.create_jobs(scene.service.scope, [_fields()]))
+            async with joined as tx:
+                await tx.run(verbs.create_jobs(scene.service.scope, [{**_fields(), "idempotency_key": "k-2"}]))
+            for end in (connection.commit, connection.close):
+                if (ended := end()) is not None:
+                    await ended
+
+    points = CrashPoints()
+    asyncio.run(play(points))
+    assert points.reached == ["create:before_commit"] * 2
+    assert len(scene.jobs()) == 2
+
+
 def test_an_awaiting_store_passes_the_same_points(scene: Scene) -> None:
     async def play(points: CrashPoints) -> None:
         plain = await open_async_store(scene.url, clock=scene.clock)
@@ -301,6 +325,26 @@ def test_a_wrapped_store_is_the_same_store(scene: Scene) -> None:
     claim = Hand(app).claim()
     assert claim is not None
     publishes(claim.lease)
+
+
+def test_a_wrapped_store_is_closed_like_the_store() -> None:
+    points = CrashPoints()
+    with points.store(open_store("sqlite:///:memory:")) as store:  # type: ignore[attr-defined]  # as above
+        store.migrate()
+        awaiting = store.awaiting()
+        assert repr(store).startswith("<watched ")
+    with pytest.raises(Invalid):
+        store.run(find_candidate_scopes(None))
+    asyncio.run(awaiting.close())
+
+
+def test_a_kept_receipt_has_points_around_it(tmp_path: Path) -> None:
+    points = CrashPoints()
+    with ReceiptJournal(tmp_path) as journal:
+        watched = points.journal(journal)
+        assert watched.append_receipt("k:1:mail", new_id(), Accepted({"id": "r-1"})) == 1
+    assert points.reached == ["keep:before", "keep:after"]
+    assert len(list(tmp_path.glob("receipts-*.journal"))) == 1
 
 
 def test_a_whole_attempt_passes_its_points_in_order(scene: Scene) -> None:
