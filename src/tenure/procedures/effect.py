@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
-from tenure.errors import Conflict, LeaseLost, NotFound
-from tenure.procedures.records import Placed, evidence_of, identity
+from tenure.errors import Conflict, IllegalMove, LeaseLost, NotFound
+from tenure.procedures.records import Placed, effect_row, evidence_of, identity
 from tenure.procedures.rows import fetch, in_scope, lock, repeated, save
 from tenure.rules import dispatch
 from tenure.rules.dispatch import Begun
@@ -66,7 +66,11 @@ def mark_dispatched(
     if (yield from repeated(command, known.job.id)):
         return known.job
     change = dispatch.mark(known.job, lease, operation_key, known.now)
-    owners = yield Each("effect_owner", [(known.job.tenant, operation_key)])
+    # Reserved first: another job's mark may be on its way to the same key, and is waited for.
+    _, owners = yield [
+        Each("effect_reserve", [effect_row(known.job, effect) for effect in change.effects]),
+        Each("effect_owner", [(known.job.tenant, operation_key)]),
+    ]
     if any(identity(row[2]) != known.job.id for row in owners):
         raise Conflict(
             f"operation key {operation_key!r} belongs to another job; a key stands for one operation", code="KEY_IN_USE"
@@ -82,10 +86,11 @@ def finish_effect(
     """
     Commit how a call ended; see `rules.dispatch.finish`.
 
-    A holder that lost its lease is refused, and what its call proved is stored as evidence in the same transaction.
+    A holder that lost its lease is refused, and what its call proved is stored as evidence in the same transaction. So
+    is a second receipt for an effect that is settled: it is the proof of a duplicate.
 
     Raises:
-        LeaseLost: After the commit of the evidence.
+        LeaseLost, IllegalMove: After the commit of the evidence.
     Locks: as `rows.lock`. Writes: effect, evidence, escalation, event.
     """
     answer = yield from _finish(lease, name, outcome, tenant, command)
@@ -116,16 +121,18 @@ def _finish(
         return known.job
     try:
         change = dispatch.finish(known.job, lease, name, outcome, stored, known.now)
-    except LeaseLost as lost:
+    except (LeaseLost, IllegalMove) as refused:
         if kept:
-            return AfterCommit(lost)
-        change = yield from _late(known, lease, name, outcome, lost, command)
+            return AfterCommit(refused)
+        change = yield from _late(known, lease, name, outcome, refused, command)
+        if isinstance(refused, IllegalMove) and not any(one.contradicts for one in change.evidence):
+            raise
     yield from save([(known, change)], command)
     return change.job if change.error is None else AfterCommit(change.error)
 
 
 def _late(
-    known: Placed, lease: Lease, name: str, outcome: Outcome, lost: LeaseLost, command: Command
+    known: Placed, lease: Lease, name: str, outcome: Outcome, lost: LeaseLost | IllegalMove, command: Command
 ) -> Script[Change]:
     effect = find_effect(known.job, name)
     evidence = None if effect is None else dispatch.evidence_of(outcome, effect)

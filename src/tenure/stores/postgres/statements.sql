@@ -494,6 +494,15 @@ ORDER BY nth
 ON CONFLICT (tenant, job_id, name) DO UPDATE SET
     state = excluded.state, operation_key = excluded.operation_key, request_digest = excluded.request_digest, attempt_id = excluded.attempt_id, generation = excluded.generation, created_at = excluded.created_at, begun_at = excluded.begun_at, deadline_at = excluded.deadline_at, terms = excluded.terms, receipt = excluded.receipt, reason = excluded.reason, settled_at = excluded.settled_at, settled_by = excluded.settled_by, ordinal = excluded.ordinal, lookups = excluded.lookups, asked_at = excluded.asked_at;
 
+-- name: effect_reserve(tenant, job_id, name, state, operation_key, request_digest, attempt_id, generation, created_at, begun_at, deadline_at, terms, receipt, reason, settled_at, settled_by, ordinal, lookups, asked_at) each
+-- writes effect where neither it nor its key is known; waits for another transaction that writes the same key
+INSERT INTO tenure.effect (tenant, job_id, name, state, operation_key, request_digest, attempt_id, generation, created_at, begun_at, deadline_at, terms, receipt, reason, settled_at, settled_by, ordinal, lookups, asked_at)
+SELECT tenant, job_id, name, state, operation_key, request_digest, attempt_id, generation, created_at, begun_at, deadline_at, terms, receipt::json, reason, settled_at, settled_by, ordinal, lookups, asked_at
+FROM unnest(%(tenant)b::text[], %(job_id)b::uuid[], %(name)b::text[], %(state)b::text[], %(operation_key)b::text[], %(request_digest)b::text[], %(attempt_id)b::uuid[], %(generation)b::bigint[], %(created_at)b::bigint[], %(begun_at)b::bigint[], %(deadline_at)b::bigint[], %(terms)b::text[], %(receipt)b::text[], %(reason)b::text[], %(settled_at)b::bigint[], %(settled_by)b::text[], %(ordinal)b::integer[], %(lookups)b::integer[], %(asked_at)b::bigint[])
+    WITH ORDINALITY AS given (tenant, job_id, name, state, operation_key, request_digest, attempt_id, generation, created_at, begun_at, deadline_at, terms, receipt, reason, settled_at, settled_by, ordinal, lookups, asked_at, nth)
+ORDER BY nth
+ON CONFLICT DO NOTHING;
+
 -- name: effect_owner(tenant, operation_key) each
 -- locks nothing; whose an operation key is
 SELECT e.tenant, e.operation_key, e.job_id, e.name

@@ -350,6 +350,12 @@ VALUES (:tenant, :job_id, :name, :state, :operation_key, :request_digest, :attem
 ON CONFLICT (tenant, job_id, name) DO UPDATE SET
     state = excluded.state, operation_key = excluded.operation_key, request_digest = excluded.request_digest, attempt_id = excluded.attempt_id, generation = excluded.generation, created_at = excluded.created_at, begun_at = excluded.begun_at, deadline_at = excluded.deadline_at, terms = excluded.terms, receipt = excluded.receipt, reason = excluded.reason, settled_at = excluded.settled_at, settled_by = excluded.settled_by, ordinal = excluded.ordinal, lookups = excluded.lookups, asked_at = excluded.asked_at;
 
+-- name: effect_reserve(tenant, job_id, name, state, operation_key, request_digest, attempt_id, generation, created_at, begun_at, deadline_at, terms, receipt, reason, settled_at, settled_by, ordinal, lookups, asked_at) each
+-- writes effect where neither it nor its key is known; waits for another transaction that writes the same key
+INSERT INTO tenure_effect (tenant, job_id, name, state, operation_key, request_digest, attempt_id, generation, created_at, begun_at, deadline_at, terms, receipt, reason, settled_at, settled_by, ordinal, lookups, asked_at)
+VALUES (:tenant, :job_id, :name, :state, :operation_key, :request_digest, :attempt_id, :generation, :created_at, :begun_at, :deadline_at, :terms, :receipt, :reason, :settled_at, :settled_by, :ordinal, :lookups, :asked_at)
+ON CONFLICT DO NOTHING;
+
 -- name: effect_owner(tenant, operation_key) each
 -- locks nothing; whose an operation key is
 SELECT tenant, operation_key, job_id, name FROM tenure_effect WHERE tenant = :tenant AND operation_key = :operation_key;
