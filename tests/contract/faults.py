@@ -10,9 +10,12 @@ whether the first commit held.
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
+
+import psycopg
 
 from tests.contract.bench import Bench
 from tests.support.proxy import Proxy
@@ -55,6 +58,37 @@ class SqliteFault:
         finally:
             del engine.commit
         assert hits, "no commit was lost"
+
+
+class Gate(Proxy):
+    """
+    A proxy that lets nobody in after a lost commit until the server has noticed, too, that its client is gone.
+
+    Until then the lost transaction holds its locks, and what skips locked rows would find others than at first.
+    """
+
+    def passes(self, text: str) -> bool:
+        passed = super().passes(text)
+        if not passed:
+            self.refusing = True
+            threading.Thread(target=self._open_again, name="gate").start()
+        return passed
+
+    def _open_again(self) -> None:
+        with psycopg.connect(self.server_url, autocommit=True) as connection:
+            while connection.execute(_STILL_OPEN).fetchall() != [(0,)]:
+                connection.execute("SELECT pg_sleep(0.002)")
+        self.refusing = False
+
+    def __init__(self, url: str) -> None:
+        self.server_url = url
+        super().__init__(url)
+
+
+_STILL_OPEN = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle' AND backend_type = 'client backend'
+"""
 
 
 class PostgresFault:

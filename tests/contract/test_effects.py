@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from tenure import verbs
 from tenure.errors import (
     Conflict,
     EffectRejected,
@@ -30,6 +32,7 @@ from tenure.rules.outcome import (
     Succeeded,
     Unknown,
 )
+from tenure.verbs import Scope
 from tests.contract.bench import START, Bench, micros
 from tests.contract.build import (
     CASES,
@@ -45,7 +48,9 @@ from tests.contract.build import (
     keys_for,
     provider,
 )
+from tests.contract.caller import producer
 from tests.contract.refusal import refused
+from tests.contract.test_join import wait_for_lock
 
 OUTCOMES: dict[str, Any] = {
     "succeeded": Succeeded(RECEIPT),
@@ -691,3 +696,28 @@ def test_a_mark_that_surely_did_not_arrive_is_set_again_under_the_same_key(bench
     again = claim(bench.service, "B", start=True).lease
     assert bench.service.mark_provider_dispatched(again, operation_key=OWN_KEY).operation_key == OWN_KEY
     assert bench.service.complete_job(again, result=None).status == "completed"
+
+
+def test_two_jobs_that_take_the_same_key_at_the_same_moment_are_told_apart(postgres_bench: Bench) -> None:
+    """The second one looked for an owner before the first one's commit."""
+    bench = postgres_bench
+    first, second = held(bench), held(bench, key="k-2")
+    caught: list[Exception] = []
+
+    def mark() -> None:
+        try:
+            bench.service.mark_provider_dispatched(second, operation_key=OWN_KEY)
+        except Exception as error:  # noqa: BLE001 - looked at below
+            caught.append(error)
+
+    with producer(bench) as caller:
+        caller.begin()
+        caller.run(verbs.mark_provider_dispatched(Scope(), first, operation_key=OWN_KEY))
+        thread = threading.Thread(target=mark)
+        thread.start()
+        wait_for_lock(bench)
+        caller.commit()
+        thread.join(30)
+    assert [type(error) for error in caught] == [Conflict]
+    assert bench.service.get_job(second.job_id).operation_key is None
+    assert bench.service.mark_provider_dispatched(second, operation_key="another").operation_key == "another"

@@ -50,9 +50,8 @@ from tests.contract.build import (
     create,
 )
 from tests.contract.conftest import Benches
-from tests.contract.faults import Fault, PostgresFault, SqliteFault
+from tests.contract.faults import Fault, Gate, PostgresFault, SqliteFault
 from tests.contract.invariants import broken
-from tests.support.proxy import Proxy
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _DIGEST = re.compile(r"v1:[0-9a-f]{64}")
@@ -294,7 +293,7 @@ def proxied(benches: Benches) -> Iterator[Callable[[str], Fault]]:
         def get(name: str) -> Fault:
             benches.get(name)
             if name not in made:
-                proxy = stack.enter_context(Proxy(benches.database("postgresql").url))
+                proxy = stack.enter_context(Gate(benches.database("postgresql").url))
                 bench = benches.open(name, proxy.url)
                 stack.callback(close_bench, bench)
                 made[name] = PostgresFault(bench, proxy)
