@@ -62,7 +62,7 @@ class SqliteFault:
 
 class Gate(Proxy):
     """
-    A proxy that lets nobody in after a lost commit until the server has noticed, too, that its client is gone.
+    A proxy that is silent after a lost commit until the server has noticed, too, that its client is gone.
 
     Until then the lost transaction holds its locks, and what skips locked rows would find others than at first.
     """
@@ -70,7 +70,7 @@ class Gate(Proxy):
     def passes(self, text: str) -> bool:
         passed = super().passes(text)
         if not passed:
-            self.refusing = True
+            self.hold()
             threading.Thread(target=self._open_again, name="gate").start()
         return passed
 
@@ -78,7 +78,7 @@ class Gate(Proxy):
         with psycopg.connect(self.server_url, autocommit=True) as connection:
             while connection.execute(_STILL_OPEN).fetchall() != [(0,)]:
                 connection.execute("SELECT pg_sleep(0.002)")
-        self.refusing = False
+        self.flow()
 
     def __init__(self, url: str) -> None:
         self.server_url = url
