@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tenure import open_store
-from tests.loops.stage import STYLES, Theatre, until
+from tests.loops.stage import LOOK_EVERY, STYLES, Theatre
 from tests.support.postgres import Databases
 
 DIALECTS = ("sqlite", "postgresql")
@@ -92,7 +93,10 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def expect_none(before: set[threading.Thread]) -> None:
-    until(lambda: not left(before), "the worker's threads to end", 10)
+    deadline = time.monotonic() + 10
+    while left(before):
+        assert time.monotonic() < deadline, f"these threads do not end: {left(before)}"
+        time.sleep(LOOK_EVERY)
     gc.collect()  # what was not closed says so now, and warnings are errors
 
 

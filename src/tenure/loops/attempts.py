@@ -109,7 +109,11 @@ class Attempts:
     def _end(self, key: UUID, task: asyncio.Task[None]) -> None:
         running = self._running.pop(key)
         self._tasks.pop(key)
-        if not task.cancelled() and task.exception() is not None:
+        if task.cancelled():
+            # The loop is ending around us: a lease that nobody looks after must not be renewed.
+            if not running.told:
+                self.written(running.attempt)
+        elif task.exception() is not None:
             # A mistake of ours. The lease must not be kept for an attempt that nobody looks after.
             logger.error("attempt lost: job=%s error=%s", running.attempt.job.id, type(task.exception()).__name__)
             self.written(running.attempt)
@@ -244,9 +248,9 @@ async def run_handler(
         else:
             context = Context(attempt, runtime)
             result = await in_thread(lambda: kind.function(context, payload))
-    except SystemExit:
+    except (SystemExit, KeyboardInterrupt) as error:
         # A handler ends its attempt, not the worker with everybody else's.
-        raise RuntimeError("the handler called sys.exit") from None
+        raise RuntimeError(f"the handler raised {type(error).__name__}") from None
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()

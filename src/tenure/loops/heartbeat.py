@@ -156,9 +156,10 @@ class Heartbeat:
     def _tick(self) -> float:
         with self._lock:
             shortest = min((a.lease.duration.total_seconds() for a in self._attempts.values()), default=None)
+        longest = min(_TICK_MAX, self._pulse.period)
         if shortest is None:
-            return min(_TICK_MAX, self._pulse.period)
-        return max(_TICK_MIN, min(_TICK_MAX, shortest / BEATS_PER_LEASE / _LOOKS_PER_BEAT))
+            return longest
+        return max(_TICK_MIN, min(longest, shortest / BEATS_PER_LEASE / _LOOKS_PER_BEAT))
 
     def _judge(self, attempt: Attempt) -> None:
         if attempt.stop is None and attempt.judge():

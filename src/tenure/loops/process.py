@@ -61,6 +61,8 @@ class Process:
             logger.info("worker %s drains", self._worker.worker_id)
             clean = await self._worker.stop()
         finally:
+            # Cancelled, or the loop is ending: a worker left running would renew its leases for ever.
+            await self._worker.stop()
             for number, handler in before.items():
                 signal.signal(number, handler)
             self._leave(clean=clean)

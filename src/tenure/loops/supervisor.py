@@ -177,7 +177,8 @@ class Supervisor:
                     await step()
                 except asyncio.CancelledError as error:
                     # Only our own end cancels a loop. One that leaks out of a library must not end it silently.
-                    if self._ending:
+                    task = asyncio.current_task()
+                    if self._ending or (task is not None and task.cancelling()):
                         raise
                     await asyncio.sleep(pulse.fail(error))
                 except Exception as error:  # noqa: BLE001 - a loop outlives whatever its step meets
@@ -213,11 +214,11 @@ class HealthFile:
     The file is replaced whole, so that a reader never sees half of it. Its age tells whether the process is alive.
     """
 
-    def __init__(self, path: Path, health: Callable[[], Health], period: float = HEALTH_EVERY) -> None:
+    def __init__(self, path: Path, health: Callable[[], Health], period: float | None = None) -> None:
         self._path = path
         self._part = path.with_name(f".{path.name}.{os.getpid()}")
         self._health = health
-        self._period = period
+        self._period = HEALTH_EVERY if period is None else period
         self._told = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tenure-health", daemon=True)

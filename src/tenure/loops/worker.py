@@ -140,9 +140,8 @@ class Worker:
         if heartbeat is not None:
             check_beat(heartbeat, min(kind.lease_duration for kind in chosen))
         self.app = app
-        self.worker_id = check_text(
-            "worker_id", worker_id or f"{socket.gethostname()}:{os.getpid()}:{new_id().hex[-6:]}"
-        )
+        made = f"{socket.gethostname()}:{os.getpid()}:{new_id().hex[-6:]}"
+        self.worker_id = check_text("worker_id", made if worker_id is None else worker_id)
         self._kinds = {kind.name: kind for kind in chosen}
         self._concurrency = concurrency
         self._queues = None if queues is None else [check_text("queue", queue) for queue in queues]
@@ -159,6 +158,7 @@ class Worker:
         self._supervisor = Supervisor()
         self._cursor: Cursor = {}
         self._cursor_since = 0.0
+        self._claim_sent = 0.0
         self._claim_id: UUID | None = None
         self._pause = POLL_MIN
         self._announced = -ANNOUNCED_FOR.total_seconds()
@@ -393,8 +393,9 @@ class Worker:
         if time.monotonic() - self._cursor_since > CURSOR_LIFETIME:
             self._cursor, self._cursor_since = {}, time.monotonic()
         # The same id until an answer came: a claim whose reply was lost gives the same leases again.
-        self._claim_id = self._claim_id or new_id()
-        sent = time.monotonic()
+        if self._claim_id is None:
+            # The leases may count from the first asking, whose answer was lost.
+            self._claim_id, self._claim_sent = new_id(), time.monotonic()
         taken = await self._store.run(
             claim(
                 self.worker_id,
@@ -417,7 +418,9 @@ class Worker:
         if self._draining:
             attempts.return_unstarted()
         if taken.claims:
-            attempts.begin([Attempt(one.job, one.lease, self._kinds[one.job.kind], sent) for one in taken.claims])
+            attempts.begin(
+                [Attempt(one.job, one.lease, self._kinds[one.job.kind], self._claim_sent) for one in taken.claims]
+            )
         return taken.full, bool(taken.claims)
 
     async def _sleep(self, event: asyncio.Event, longest: float) -> None:
