@@ -245,19 +245,23 @@ class _Shared:
             raise Invalid("timeout is a timedelta above zero", code="BAD_DURATION")
         return declared, request_digest(providers.encode(request)), limit
 
-    def _left(self, begun: Begun, asked: float) -> timedelta | None:
+    def _left(self, begun: Begun, asked: float, digest: str, request: Any) -> timedelta | FailedBeforeDispatch:
         """
-        How long the call may still take; None when it must not be made any more.
+        How long the call may still take, or why it must not be made any more.
 
         A process may be paused between the intent and the call. The stored deadline counts from the intent, and a
-        look-up that finds nothing counts from that deadline: a call that began later could be made twice.
+        look-up that finds nothing counts from that deadline: a call that began later could be made twice. And what is
+        sent has to be what the intent was written for.
 
         Args:
             asked: Monotonic seconds before the intent was sent to the database.
+            digest: Of the request as it was when the intent was written.
         """
         left = min(asked + begun.timeout.total_seconds() - time.monotonic(), self._attempt.trusted)
         if self._attempt.stop is not None or left <= 0:
-            return None
+            return FailedBeforeDispatch("the attempt was stopped or its lease ran out before the call was made")
+        if request_digest(self._runtime.providers.encode(request)) != digest:
+            return FailedBeforeDispatch("the request was changed while its intent was being written; nothing was sent")
         return timedelta(seconds=left)
 
     def _stopped(self, error: TenureError) -> Stop:
@@ -348,9 +352,11 @@ class AsyncContext(_Shared, AwaitingContext):
 
         async def send(begun: Begun) -> Outcome:
             nonlocal calling
-            left = self._left(begun, asked)
-            if given_up or left is None:
-                return FailedBeforeDispatch("the attempt was stopped or its lease ran out before the call was made")
+            left = self._left(begun, asked, digest, request)
+            if given_up:
+                return FailedBeforeDispatch("the handler was stopped before the call was made")
+            if isinstance(left, FailedBeforeDispatch):
+                return left
             work = self._runtime.providers.send(provider, request, begun.effect.operation_key, left)
             calling = asyncio.ensure_future(work)
             try:
@@ -417,9 +423,9 @@ class Context(_Shared, BlockingContext):
 
         async def call(begun: Begun) -> Outcome:
             # Judged on the loop, where the call begins: the loop may have been busy since the intent was written.
-            left = self._left(begun, asked)
-            if left is None:
-                return FailedBeforeDispatch("the attempt was stopped or its lease ran out before the call was made")
+            left = self._left(begun, asked, digest, request)
+            if isinstance(left, FailedBeforeDispatch):
+                return left
             return await self._runtime.providers.send(provider, request, begun.effect.operation_key, left)
 
         def send(begun: Begun) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from tenure.connectors.wire import holds_iterator
 from tenure.errors import Invalid
 from tenure.rules.creation import check_text
 from tenure.rules.envelope import EXECUTION_KEY, GOVERNANCE_KEY
@@ -90,6 +91,8 @@ class Kind:
 
     def jsonable(self, result: Any) -> Any:
         """Turn a handler's result into a JSON value where its types allow; others are left for the store to refuse."""
+        if holds_iterator(result):
+            return result
         try:
             if self.result is not None:
                 return self.result.dump_python(result, mode="json", warnings="none")

@@ -173,8 +173,8 @@ async def send_bounded(provider: Provider, request: Any, operation_key: str, tim
     """
     Call `send` so that it ends in time and in one of the four outcomes.
 
-    An exception, a timeout and any other value are Unknown. Nothing is raised for what the provider did; only what must
-    stop the caller itself passes through: its cancellation, KeyboardInterrupt and other BaseExceptions.
+    An exception, a timeout and any other value are Unknown, and so is a SystemExit of the provider's own. Nothing is
+    raised for what the provider did; only what must stop the caller itself passes through: its cancellation.
 
     Args:
         timeout: At most this long, plus half a second for a client to close. Without time left nothing is sent.
@@ -252,8 +252,12 @@ async def _stop(task: asyncio.Task[Any]) -> None:
 
 
 async def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    value = function(*args) if inspect.iscoroutinefunction(function) else await _in_thread(function, args)
-    return await value if inspect.isawaitable(value) else value
+    try:
+        value = function(*args) if inspect.iscoroutinefunction(function) else await _in_thread(function, args)
+        return await value if inspect.isawaitable(value) else value
+    except (SystemExit, KeyboardInterrupt) as error:
+        # Raised by hand in a provider. From a task they would end the loop, and with it every other call under way.
+        raise RuntimeError(type(error).__name__) from None
 
 
 async def _in_thread(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -281,8 +285,8 @@ async def _in_thread(function: Callable[..., Any], args: tuple[Any, ...]) -> Any
         error: BaseException | None = None
         try:
             value = context.run(function, *args)
-        except StopIteration:
-            error = RuntimeError("StopIteration")  # a future cannot carry it
+        except (StopIteration, SystemExit, KeyboardInterrupt) as raised:
+            error = RuntimeError(type(raised).__name__)  # a future cannot carry the first, nor a loop the others
         except BaseException as raised:  # noqa: BLE001 - it is handed to the waiting loop, not swallowed
             error = raised
         with contextlib.suppress(RuntimeError):  # the loop has ended, nobody waits any more

@@ -8,7 +8,7 @@ them. They are the canonical bytes, so what is sent is what the effect's digest 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -81,10 +81,19 @@ def _refuse_sets(value: object, path: str, depth: int) -> None:
     """Walk what was handed in and not its JSON form: there a set already looks like a list."""
     if depth > DEPTH_MAX:
         raise Invalid(f"{path[:160]} is nested more than {DEPTH_MAX} levels deep", code="TOO_DEEP")
+    if isinstance(value, Iterator | AsyncIterator):
+        raise Invalid(f"{path} is an iterator, which can be read once only; give a list", code="UNSUPPORTED_TYPE")
     if isinstance(value, set | frozenset):
         raise Invalid(f"{path} is a set, which has no stable order; give a sorted list", code="UNSUPPORTED_TYPE")
     for name, child in _children(value):
         _refuse_sets(child, _step(path, name), depth + 1)
+
+
+def holds_iterator(value: object, depth: int = 0) -> bool:
+    """Say whether there is an iterator in a value: reading it may never end, and runs somebody's code."""
+    if isinstance(value, Iterator | AsyncIterator):
+        return True
+    return depth < DEPTH_MAX and any(holds_iterator(child, depth + 1) for _, child in _children(value))
 
 
 def _children(value: object) -> Iterable[tuple[object, object]]:

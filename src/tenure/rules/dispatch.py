@@ -179,6 +179,10 @@ def mark(job: Job, lease: Lease, key: str, now: datetime) -> Change:
         raise Uncertain(
             f"operation key {known.operation_key!r} of job {job.id} is already marked; reconcile it, do not send again"
         )
+    if known is not None and known.state is EffectState.REJECTED and known.operation_key == key:
+        raise EffectRejected(
+            f"the provider declined operation key {key!r} of job {job.id}; another try needs another key"
+        )
     if known is not None and EffectState.PENDING not in EFFECT_MOVES[known.state]:
         raise IllegalMove(f"operation key {known.operation_key!r} of job {job.id} was accepted; it is not sent again")
     record = Effect(
@@ -270,7 +274,7 @@ def receive(
     evidence: StoredEvidence,
     now: datetime,
     *,
-    error: LeaseLost | None = None,
+    error: LeaseLost | IllegalMove | None = None,
 ) -> Change:
     """
     Store evidence that somebody without authority hands in; it moves no job.

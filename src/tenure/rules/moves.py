@@ -24,6 +24,7 @@ from tenure.rules.status import LIVE, Status
 
 CODE_MAX = 100
 WORKER_LOST = "WORKER_LOST"
+LEASE_EXPIRED = "LEASE_EXPIRED_AFTER_DISPATCH"
 GRANT_MAX = 10_000  # attempts that one retry may grant
 UNRESOLVED = "EFFECT_UNRESOLVED"
 
@@ -99,9 +100,9 @@ def recover(job: Job, now: datetime) -> Change | None:
             Status.INDETERMINATE,
             EventName.INDETERMINATE,
             now,
-            data={**data, "code": "LEASE_EXPIRED_AFTER_DISPATCH"},
+            data={**data, "code": LEASE_EXPIRED},
             generation=raised,
-            error_code="LEASE_EXPIRED_AFTER_DISPATCH",
+            error_code=LEASE_EXPIRED,
             error_message="the worker's lease ended after a call was begun; nobody knows yet whether it arrived",
         )
     if job.cancel_requested_at is not None:

@@ -28,6 +28,7 @@ from tenure.rules.effect import MARK, Effect, EffectState, SettledBy, StoredEvid
 from tenure.rules.event import EventName
 from tenure.rules.job import Change, Job, illegal, move, note, open_boundary, with_effect
 from tenure.rules.lease import live
+from tenure.rules.moves import LEASE_EXPIRED, WORKER_LOST
 from tenure.rules.outcome import Evidence, NoAnswer
 from tenure.rules.status import LIVE, TERMINAL, Status
 
@@ -273,6 +274,22 @@ def _resolve(
         return move(job, Status.CANCELLED, EventName.RECONCILED, now, command=COMMAND, actor=actor, data=data)
     if evidence.kind == DECLINED:
         return _declined(job, evidence.reason, now, actor=actor, data=data)
+    lost = job.error_code == LEASE_EXPIRED
+    used_up = job.attempt_count >= job.max_attempts
+    if policy == "resume" and used_up and evidence.kind != ACCEPTED and data["by"] != SettledBy.STATEMENT.value:
+        # Nothing happened, again: an attempt like any other that failed. Only what is left to finish after an
+        # acceptance, and a person's word, are worth an attempt beyond the budget.
+        return move(
+            job,
+            Status.DEAD_LETTER,
+            EventName.RECONCILED,
+            now,
+            command=COMMAND,
+            actor=actor,
+            data=data,
+            error_code="NOT_DISPATCHED",
+            error_message=f"the provider did not act; attempt {job.attempt_count} of {job.max_attempts} was the last",
+        )
     if policy == "resume":
         return move(
             job,
@@ -284,8 +301,9 @@ def _resolve(
             data=data,
             run_at=now,
             max_attempts=max(job.max_attempts, job.attempt_count + 1),
-            error_code=None,
-            error_message=None,
+            # A worker lost before anything happened may be lost to this job again: claims take such jobs singly.
+            error_code=WORKER_LOST if lost and evidence.kind != ACCEPTED else None,
+            error_message=job.error_message if lost and evidence.kind != ACCEPTED else None,
         )
     if any(known.state is EffectState.REJECTED for known in job.effects):
         return _declined(job, "another effect of the job was declined", now, actor=actor, data=data)
