@@ -182,6 +182,11 @@ class SqliteFile:
             self.raw.executemany(f"INSERT INTO tenure_{table} VALUES ({marks})", rows)
         self.raw.execute("COMMIT")
 
+    def prints(self) -> list[Any]:
+        """Give all rows in a form that is quickly compared."""
+        assert self.raw is not None
+        return [self.raw.execute(f"SELECT * FROM tenure_{table}").fetchall() for table in TABLES]
+
     def dump(self) -> Dump:
         assert self.raw is not None
         found: Dump = {}
@@ -257,6 +262,11 @@ class PostgresDatabase:
         self._restored += 1
         self.raw.execute((_TRUNCATE if self._restored % _RESTORES_BEFORE_TRUNCATE == 0 else _DELETE) + script)
 
+    def prints(self) -> list[Any]:
+        """See `SqliteFile.prints`."""
+        assert self.raw is not None
+        return sorted(self.raw.execute(self._dump.encode()).fetchall())
+
     def dump(self) -> Dump:
         assert self.raw is not None
         found: Dump = {table: [] for table in TABLES}
@@ -275,11 +285,13 @@ class Snapshot:
 
     Attributes:
         dump: The rows for comparison.
+        prints: The same, to be compared with `Bench.prints`.
     """
 
     rows: Any
     at: datetime
     dump: Dump
+    prints: list[Any]
 
 
 # --- the bench --------------------------------------------------------------------------------------------------------
@@ -372,12 +384,16 @@ class Bench:
 
     def snapshot(self) -> Snapshot:
         """Remember everything as it is now."""
-        return Snapshot(self.database.snapshot(), self.now, self.dump())
+        return Snapshot(self.database.snapshot(), self.now, self.dump(), self.prints())
 
     def restore(self, snapshot: Snapshot) -> None:
         """Bring everything back to how it was."""
         self.database.restore(snapshot.rows)
         self.test_clock.hand = ManualClock(snapshot.at)
+
+    def prints(self) -> list[Any]:
+        """Give all rows in a form that is quickly compared, with that of a snapshot."""
+        return self.database.prints()
 
     def place(self, job_id: UUID) -> tuple[str, Row]:
         """Give the table a job is in and its row there."""
