@@ -40,7 +40,6 @@ class Stage:
         self.simulator = ProviderSimulator(folder / "ledger.jsonl")
         self._forks = forks
         self._living: set[int] = set()
-        self._told: Telling | None = None
 
     # The provider.
 
@@ -147,8 +146,7 @@ class Stage:
     # The page.
 
     def telling(self, page: str) -> Telling:
-        self._told = Telling(page)
-        return self._told
+        return Telling(page)
 
     def tell(self, told: Telling, job_id: UUID) -> None:
         """Tell the trail, the rows and the ledger as they are now."""
