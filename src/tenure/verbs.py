@@ -24,13 +24,13 @@ from tenure.procedures import inspect as reading
 from tenure.procedures.claim import Claim
 from tenure.procedures.enqueue import Created
 from tenure.rules import moves
-from tenure.rules.creation import new_job
+from tenure.rules.creation import check_id, check_text, new_job
 from tenure.rules.digest import request_digest
 from tenure.rules.effect import Effect
 from tenure.rules.envelope import ExecutionInput, GovernanceInput, agree_tenant
 from tenure.rules.event import Event
 from tenure.rules.job import DEFAULT_OPTIONS, Job, Options
-from tenure.rules.lease import Lease
+from tenure.rules.lease import Lease, check_lease
 from tenure.rules.outcome import Evidence, FailedBeforeDispatch, NoAnswer, Outcome, Terms
 from tenure.rules.reconcile import Verdict
 from tenure.rules.status import Phase, Status
@@ -66,6 +66,10 @@ class Scope:
                 code="ACTOR_REQUIRED",
             )
         return actor or self.actor or ""
+
+    def maybe(self, actor: str | None) -> str | None:
+        """Give the actor where somebody named one."""
+        return self.actor if actor is None else check_text("actor", actor)
 
 
 # --- creation ---------------------------------------------------------------------------------------------------------
@@ -168,14 +172,14 @@ def claim_jobs(
     Args:
         limit: From 1 to 1,000.
     """
-    if isinstance(queues, str) or isinstance(kinds, str):
-        raise Invalid("queues and kinds are lists of names, not one text", code="BAD_ARGUMENT")
+    if claim_id is not None:
+        check_id("claim_id", claim_id)
     return _claims(
         claiming.claim(
             worker_id,
             limit=limit,
-            queues=queues,
-            kinds=kinds,
+            queues=None if queues is None else _names("queues", queues),
+            kinds=None if kinds is None else _names("kinds", kinds),
             tenant=scope.narrow(tenant),
             organization=organization,
             start=start,
@@ -183,6 +187,12 @@ def claim_jobs(
             claim_id=claim_id,
         )
     )
+
+
+def _names(what: str, names: Sequence[str]) -> Sequence[str]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise Invalid(f"{what} is a list of names, not {names!r}", code="BAD_ARGUMENT")
+    return list(names)
 
 
 @procedure
@@ -250,7 +260,7 @@ def heartbeat(scope: Scope, lease: Lease) -> Procedure[bool]:
     Returns:
         False when the lease is lost or a cancellation is pending: stop.
     """
-    return hold.heartbeat(lease, tenant=scope.tenant)
+    return hold.heartbeat(check_lease(lease), tenant=scope.tenant)
 
 
 def mark_provider_dispatched(scope: Scope, lease: Lease, *, operation_key: str) -> Procedure[Job]:
@@ -263,7 +273,7 @@ def mark_provider_dispatched(scope: Scope, lease: Lease, *, operation_key: str) 
         Uncertain: It is marked already; a second dispatch would be a second send.
         Conflict: The key belongs to another job, or another key is open on this one.
     """
-    return effects.mark_dispatched(lease, operation_key, tenant=scope.tenant)
+    return effects.mark_dispatched(check_lease(lease), operation_key, tenant=scope.tenant)
 
 
 def complete_job(scope: Scope, lease: Lease, *, result: Any = None) -> Procedure[Job]:
@@ -277,7 +287,7 @@ def complete_job(scope: Scope, lease: Lease, *, result: Any = None) -> Procedure
         Uncertain: A named effect is open; the job is indeterminate now.
         CancelRequested: A cancellation is pending and nothing was dispatched.
     """
-    return hold.hold_one(hold.completing(lease, result), tenant=scope.tenant)
+    return hold.hold_one(hold.completing(check_lease(lease), result), tenant=scope.tenant)
 
 
 def fail_job(
@@ -298,23 +308,25 @@ def fail_job(
     Returns:
         The job: queued, failed, dead_letter, cancelled, or indeterminate where a boundary is open.
     """
-    ask = hold.failing(lease, code, message, retryable=retryable, retry_after=retry_after)
+    if not isinstance(retryable, bool):
+        raise Invalid(f"retryable is True or False, not {retryable!r}", code="BAD_ARGUMENT")
+    ask = hold.failing(check_lease(lease), code, message, retryable=retryable, retry_after=retry_after)
     return hold.hold_one(ask, tenant=scope.tenant)
 
 
 def mark_indeterminate(scope: Scope, lease: Lease, *, code: str, message: str) -> Procedure[Job]:
     """End an attempt because nobody knows what happened; only reconciliation moves the job on."""
-    return hold.hold_one(hold.marking(moves.mark_indeterminate, lease, code, message), tenant=scope.tenant)
+    return hold.hold_one(hold.marking(moves.mark_indeterminate, check_lease(lease), code, message), tenant=scope.tenant)
 
 
 def mark_halt_unsafe(scope: Scope, lease: Lease, *, code: str, message: str) -> Procedure[Job]:
     """End a job for good: nothing may ever move it again."""
-    return hold.hold_one(hold.marking(moves.mark_halt_unsafe, lease, code, message), tenant=scope.tenant)
+    return hold.hold_one(hold.marking(moves.mark_halt_unsafe, check_lease(lease), code, message), tenant=scope.tenant)
 
 
 def mark_timed_out(scope: Scope, lease: Lease, *, code: str, message: str) -> Procedure[Job]:
     """End an attempt because it ran out of time; only a person's evidence moves the job on."""
-    return hold.hold_one(hold.marking(moves.mark_timed_out, lease, code, message), tenant=scope.tenant)
+    return hold.hold_one(hold.marking(moves.mark_timed_out, check_lease(lease), code, message), tenant=scope.tenant)
 
 
 def release_job(scope: Scope, lease: Lease, *, reason: str) -> Procedure[Job]:
@@ -324,12 +336,12 @@ def release_job(scope: Scope, lease: Lease, *, reason: str) -> Procedure[Job]:
     Raises:
         Uncertain: A boundary is open.
     """
-    return hold.hold_one(hold.releasing(lease, reason), tenant=scope.tenant)
+    return hold.hold_one(hold.releasing(check_lease(lease), reason), tenant=scope.tenant)
 
 
 def acknowledge_cancellation(scope: Scope, lease: Lease) -> Procedure[Job]:
     """Stop because a cancellation was requested; effects stay as they are."""
-    return hold.hold_one(hold.acknowledging(lease), tenant=scope.tenant)
+    return hold.hold_one(hold.acknowledging(check_lease(lease)), tenant=scope.tenant)
 
 
 # --- effects ----------------------------------------------------------------------------------------------------------
@@ -365,7 +377,7 @@ def begin_effect(
     declared = Terms(check_provider_name(provider)) if isinstance(provider, str) else terms(provider)
     return _begun(
         effects.begin_effect(
-            lease, name, request_digest(request), declared, deadline, resend=resend, tenant=scope.tenant
+            check_lease(lease), name, request_digest(request), declared, deadline, resend=resend, tenant=scope.tenant
         )
     )
 
@@ -383,7 +395,7 @@ def finish_effect(scope: Scope, lease: Lease, *, name: str, outcome: Outcome) ->
     Raises:
         LeaseLost: Refused; what the outcome proves is stored as evidence in the same transaction.
     """
-    return effects.finish_for_job(lease, name, outcome, tenant=scope.tenant)
+    return effects.finish_for_job(check_lease(lease), name, outcome, tenant=scope.tenant)
 
 
 def submit_evidence(
@@ -395,12 +407,13 @@ def submit_evidence(
     Raises:
         NotFound: That attempt committed no intent under this key.
     """
+    check_id("attempt_id", attempt_id)
     return effects.submit_evidence(operation_key, evidence, attempt_id, tenant=scope.tenant)
 
 
 def list_effects(scope: Scope, job_id: UUID) -> Procedure[list[Effect]]:
     """Give a job's named effects, oldest intent first."""
-    return reading.list_effects(job_id, tenant=scope.tenant)
+    return reading.list_effects(check_id("job_id", job_id), tenant=scope.tenant)
 
 
 # --- operators --------------------------------------------------------------------------------------------------------
@@ -413,12 +426,13 @@ def cancel_job(scope: Scope, job_id: UUID, *, reason: str, actor: str | None = N
     Raises:
         IllegalMove: It is terminal.
     """
-    return operate.cancel_job(job_id, reason, actor=actor or scope.actor, tenant=scope.tenant)
+    check_id("job_id", job_id)
+    return operate.cancel_job(job_id, reason, actor=scope.maybe(actor), tenant=scope.tenant)
 
 
 def revoke_job(scope: Scope, job_id: UUID, *, reason: str, actor: str | None = None) -> Procedure[Job]:
     """Take a job away from its holder: the generation rises, the lease is gone, the job is cancelled."""
-    return operate.revoke_job(job_id, reason, scope.who(actor), tenant=scope.tenant)
+    return operate.revoke_job(check_id("job_id", job_id), reason, scope.who(actor), tenant=scope.tenant)
 
 
 def retry_job(
@@ -434,9 +448,9 @@ def retry_job(
         Uncertain: A boundary is open, or a mark was closed only by a failure.
         IllegalMove: It is not failed.
     """
-    if isinstance(reopen, str):
-        raise Invalid("reopen is a list of names, not one text", code="BAD_ARGUMENT")
-    return operate.retry_job(job_id, scope.who(actor), attempts, tuple(reopen), tenant=scope.tenant)
+    check_id("job_id", job_id)
+    names = _names("reopen", reopen)
+    return operate.retry_job(job_id, scope.who(actor), attempts, tuple(names), tenant=scope.tenant)
 
 
 def reconcile_dispatched(
@@ -455,6 +469,7 @@ def reconcile_dispatched(
         evidence: Accepted, Declined or Absent.
         operation_key: Which one; the only open one when left out.
     """
+    check_id("job_id", job_id)
     return reconcile.reconcile_dispatched(
         job_id, evidence, operation_key=operation_key, reason=reason, actor=scope.who(actor), tenant=scope.tenant
     )
@@ -462,7 +477,7 @@ def reconcile_dispatched(
 
 def resume_sweep(scope: Scope, job_id: UUID, *, actor: str | None = None) -> Procedure[Job]:
     """Clear an escalation, so that sweeps look at the job again."""
-    return operate.resume_sweep(job_id, scope.who(actor), tenant=scope.tenant)
+    return operate.resume_sweep(check_id("job_id", job_id), scope.who(actor), tenant=scope.tenant)
 
 
 def append_job_event(
@@ -474,8 +489,9 @@ def append_job_event(
     Raises:
         Refused: The name is the library's own to write. Invalid: It is unknown.
     """
+    check_id("job_id", job_id)
     given = {} if data is None else data
-    return operate.append_event(job_id, name, given, actor=actor or scope.actor, tenant=scope.tenant)
+    return operate.append_event(job_id, name, given, actor=scope.maybe(actor), tenant=scope.tenant)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -483,7 +499,7 @@ def append_job_event(
 
 def get_job(scope: Scope, job_id: UUID) -> Procedure[Job]:
     """Give one job; NotFound for an unknown or foreign id."""
-    return reading.get_job(job_id, tenant=scope.tenant)
+    return reading.get_job(check_id("job_id", job_id), tenant=scope.tenant)
 
 
 def find_by_idempotency_key(
@@ -493,6 +509,8 @@ def find_by_idempotency_key(
     owner = scope.narrow(tenant) or organization
     if owner is None:
         raise Invalid("say whose key it is: tenant= or organization=", code="TENANT_REQUIRED")
+    check_text("project", project)
+    check_text("idempotency_key", idempotency_key)
     return reading.find_by_key(owner, project, idempotency_key)
 
 
@@ -515,6 +533,11 @@ def list_jobs(
         limit: At most 1,000.
         after: The id of the last job of the page before.
     """
+    for name, value in (("organization", organization), ("project", project), ("queue", queue)):
+        if value is not None:
+            check_text(name, value)
+    if after is not None:
+        check_id("after", after)
     return reading.list_jobs(
         tenant=scope.narrow(tenant),
         organization=organization,
@@ -539,7 +562,7 @@ def _known(kind: Any, value: Any) -> Any:
 
 def list_job_events(scope: Scope, job_id: UUID) -> Procedure[list[Event]]:
     """Give a job's trail in the order written."""
-    return reading.list_events(job_id, tenant=scope.tenant)
+    return reading.list_events(check_id("job_id", job_id), tenant=scope.tenant)
 
 
 def find_reconciliation_candidates(

@@ -91,7 +91,7 @@ def claim(
         Conflict: The claim id was used by another worker or with another scope.
     Locks: the rows taken, skipping locked ones. Writes: ready, deferred, resting, lease, outcome, claim, event.
     """
-    _check(worker_id, limit, lease_duration, (*(queues or ()), *(kinds or ())))
+    _check(worker_id, limit, lease_duration, organization, (*(queues or ()), *(kinds or ())))
     scope = json.dumps([tenant, organization, queues and list(queues), kinds and list(kinds)])
     if claim_id is not None:
         before = yield from _claimed_before(claim_id, worker_id, scope)
@@ -126,10 +126,14 @@ def claim(
     )
 
 
-def _check(worker_id: str, limit: int, lease_duration: timedelta | None, names: Sequence[str]) -> None:
+def _check(
+    worker_id: str, limit: int, lease_duration: timedelta | None, organization: str | None, names: Sequence[str]
+) -> None:
     check_text("worker_id", worker_id)
     if type(limit) is not int or not 1 <= limit <= LIMIT_MAX:
         raise Invalid(f"limit must be a whole number from 1 to {LIMIT_MAX}, not {limit!r}", code="BAD_ARGUMENT")
+    if organization is not None:
+        check_text("organization", organization)
     if lease_duration is not None:
         check_duration(lease_duration)
     for name in names:

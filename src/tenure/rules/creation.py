@@ -107,6 +107,12 @@ def new_job(
         raise Invalid(f"a kind holds no ':' or '#', they separate operation keys: {kind!r}", code="BAD_ARGUMENT")
     if subject is not None:
         check_text("subject", subject)
+    for what, given, kind_of in (
+        ("execution", execution, ExecutionInput),
+        ("governance", governance, GovernanceInput),
+    ):
+        if given is not None and not isinstance(given, kind_of):
+            raise Invalid(f"{what} must be a tenure.{kind_of.__name__}", code="BAD_ARGUMENT")
     owner = check_text(
         "tenant",
         agree_tenant(bound_tenant, tenant, execution.tenant if execution is not None else None, organization),
@@ -118,8 +124,6 @@ def new_job(
     _check_choice("on_declined", on_declined, ("failed", "dead_letter"))
     if not isinstance(backoff_base, timedelta) or not BACKOFF_MIN <= backoff_base <= BACKOFF_MAX:
         raise Invalid(f"backoff_base must be a timedelta from {BACKOFF_MIN} to {BACKOFF_MAX}", code="BAD_DURATION")
-    if not isinstance(lease_duration, timedelta):
-        raise Invalid("lease_duration must be a timedelta", code="BAD_DURATION")
     check_duration(lease_duration)
     if scheduled_at is not None:
         scheduled_at = check_instant("scheduled_at", scheduled_at)
@@ -168,6 +172,13 @@ def check_text(name: str, value: str) -> str:
         raise Invalid(f"{name} has {len(value)} characters, the limit is {TEXT_MAX}", code="BAD_ARGUMENT")
     if not value.isprintable():
         raise Invalid(f"{name} holds a character that cannot be printed: {value!a}", code="BAD_ARGUMENT")
+    return value
+
+
+def check_id(name: str, value: UUID) -> UUID:
+    """Require an id: the text of one would be found in one database and not in the other."""
+    if not isinstance(value, UUID):
+        raise Invalid(f"{name} must be a uuid.UUID, not {type(value).__name__}", code="NOT_AN_ID")
     return value
 
 

@@ -261,10 +261,15 @@ def settled_effect(effect: Effect, outcome: Outcome, now: datetime) -> Effect:
         effect,
         state=state,
         receipt=receipt_value,
-        reason=clean_text(reason)[0] if reason else None,
+        reason=_words(reason) if reason else None,
         settled_at=None if state is EffectState.UNKNOWN else now,
         settled_by=None if state is EffectState.UNKNOWN else whose_word(effect, state, SettledBy.OUTCOME),
     )
+
+
+def _words(reason: object) -> str:
+    """Make a reason storable; the call was made, and a word of the wrong kind must not leave its effect open."""
+    return clean_text(reason)[0] if isinstance(reason, str) else type(reason).__name__
 
 
 def receive(
@@ -346,11 +351,11 @@ def stored_evidence(
         case Accepted(receipt):
             return StoredEvidence(evidence_id, key, attempt_id, ACCEPTED, receipt, None, now)
         case Declined(reason):
-            return StoredEvidence(evidence_id, key, attempt_id, DECLINED, None, clean_text(reason)[0], now)
+            return StoredEvidence(evidence_id, key, attempt_id, DECLINED, None, _words(reason), now)
         case Absent():
             return StoredEvidence(evidence_id, key, attempt_id, ABSENT, None, None, now)
         case FailedBeforeDispatch(reason):
-            return StoredEvidence(evidence_id, key, attempt_id, NOT_SENT, None, clean_text(reason)[0], now)
+            return StoredEvidence(evidence_id, key, attempt_id, NOT_SENT, None, _words(reason), now)
         case NoAnswer():
             raise Invalid("NoAnswer settles nothing; give Accepted, Declined or Absent", code="NO_EVIDENCE")
         case _:

@@ -91,8 +91,17 @@ def _text(lease: Lease, why: str) -> str:
     )
 
 
+def check_lease(lease: Lease) -> Lease:
+    """Refuse what is no lease at all."""
+    if not isinstance(lease, Lease):
+        raise Invalid(f"pass the lease of a claim, not {type(lease).__name__}", code="BAD_ARGUMENT")
+    return lease
+
+
 def check_duration(duration: timedelta, what: str = "lease_duration") -> timedelta:
     """Refuse a lease that is too short to renew or too long to be a lease."""
+    if not isinstance(duration, timedelta):
+        raise Invalid(f"{what} must be a timedelta", code="BAD_DURATION")
     if not LEASE_MIN <= duration <= LEASE_MAX:
         raise Invalid(f"{what} must be between {LEASE_MIN} and {LEASE_MAX}, not {duration}", code="BAD_DURATION")
     return duration
