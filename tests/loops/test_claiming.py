@@ -1,0 +1,147 @@
+"""What a worker takes: batches up to its free slots, its queues in their order, its kinds, its tenant."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tenure import AsyncContext, Context, Tenure
+from tenure.loops.worker import CLAIM_MAX
+from tests.loops.stage import Running, create, ended, fields, job, make_app, producer, trail, until
+
+
+class Noting:
+    """Handlers that note who is here, and wait if they are told to."""
+
+    def __init__(self) -> None:
+        self.entries: list[str] = []
+        self.gate = threading.Event()
+
+    async def quick(self, ctx: AsyncContext, payload: dict[str, Any]) -> None:
+        self.entries.append(ctx.job.idempotency_key)
+
+    def waits(self, ctx: Context, payload: dict[str, Any]) -> None:
+        self.entries.append(ctx.job.idempotency_key)
+        self.gate.wait(30)
+
+
+def noting_app(url: str, *kinds: str, **options: Any) -> tuple[Tenure, Noting]:
+    app, noting = make_app(url, **options), Noting()
+    for kind in kinds or ("quick",):
+        app.job(kind)(noting.waits if kind.startswith("waits") else noting.quick)
+    return app, noting
+
+
+def test_a_claim_takes_as_many_as_there_are_free_slots(url: str) -> None:
+    app, noting = noting_app(url, "waits")
+    app.enqueue_many([app.prepare("waits", {}, key=f"k{nth}") for nth in range(12)])
+    limits: list[tuple[int, int]] = []
+    running = Running(app, concurrency=5)
+    take = running.worker._take
+
+    async def watched(attempts: Any, free: int) -> Any:
+        before = len(attempts)
+        answer = await take(attempts, free)
+        limits.append((free, len(attempts) - before))
+        return answer
+
+    running.worker._take = watched  # type: ignore[method-assign]
+    with running:
+        until(lambda: len(noting.entries) == 5, "five handlers")
+        assert running.worker.health().running == 5
+        assert len(app.service.list_jobs(status="running")) == 5
+        assert limits == [(5, 5)]
+        noting.gate.set()
+        until(lambda: len(app.service.list_jobs(status="completed")) == 12, "all to end")
+    assert all(taken <= free <= CLAIM_MAX for free, taken in limits)
+    assert sorted(noting.entries) == sorted(f"k{nth}" for nth in range(12))
+
+
+def test_queues_are_served_in_the_order_given_and_others_are_left(url: str) -> None:
+    app, noting = noting_app(url)
+    for queue in ("third", "second", "first"):
+        app.enqueue_many([app.prepare("quick", {}, key=f"{queue}{nth}", queue=queue) for nth in range(2)])
+    with Running(app, concurrency=1, queues=["first", "second"]):
+        until(lambda: len(noting.entries) == 4, "both queues")
+        assert noting.entries == ["first0", "first1", "second0", "second1"]
+        assert {one.generation for one in app.service.list_jobs(queue="third")} == {0}
+
+
+def test_priority_comes_first_within_a_queue(url: str) -> None:
+    app, noting = noting_app(url)
+    app.enqueue_many([app.prepare("quick", {}, key=f"p{nth}", priority=nth) for nth in range(3)])
+    with Running(app, concurrency=1):
+        until(lambda: len(noting.entries) == 3, "all")
+    assert noting.entries == ["p2", "p1", "p0"]
+
+
+def test_a_kind_that_it_does_not_know_is_left_alone_and_does_not_stand_in_the_way(url: str) -> None:
+    app, noting = noting_app(url, "quick", "also")
+    unknown = create(app, "unknown", key="unknown")
+    left = app.enqueue("also", {}, key="also", priority=5).job
+    one = app.enqueue("quick", {}, key="quick").job
+    with Running(app, kinds=["quick"]):
+        ended(app, one, "completed")
+        for other in (unknown, left):
+            now = job(app, other)
+            assert (now.status, now.attempt_count, now.generation, now.phase) == ("queued", 0, 0, "READY")
+        assert noting.entries == ["quick"]
+
+
+def test_a_tenants_worker_takes_nothing_of_another_tenant(url: str) -> None:
+    app, noting = noting_app(url)
+    mine = app.enqueue("quick", {}, key="mine", tenant="acme").job
+    theirs = app.enqueue("quick", {}, key="theirs", tenant="zeta").job
+    with Running(app, tenant="acme"):
+        ended(app, mine, "completed")
+        assert job(app, theirs).generation == 0
+    again, noting = noting_app(url)
+    # An app that is bound to a tenant needs no word of it; an organization is a scope too.
+    with Running(again, organization="other") as running:
+        until(lambda: running.worker.health().ok, "it to run")
+        assert job(again, theirs).generation == 0
+    bound, noting = noting_app(url, tenant="zeta")
+    with Running(bound):
+        ended(bound, theirs, "completed")
+        assert noting.entries == ["theirs"]
+
+
+def test_a_job_runs_when_it_is_due_and_not_before(url: str) -> None:
+    app, _ = noting_app(url)
+    due = datetime.now(UTC) + timedelta(seconds=1.2)
+    with Running(app):
+        one = app.enqueue("quick", {}, key="later", scheduled_at=due).job
+        done = ended(app, one, "completed")
+        assert done.finished_at is not None
+        assert timedelta(0) <= done.finished_at - due < timedelta(seconds=5)
+        assert (done.generation, done.attempt_count) == (1, 1)
+
+
+def test_many_abandoned_jobs_are_settled_within_a_few_passes(url: str) -> None:
+    """Every worker was killed: nothing stays running with a lease that has ended."""
+    with producer(url) as app:
+        app.service.create_jobs([fields(app, "quick", key=f"k{nth}", lease=0.5) for nth in range(500)])
+        for _ in range(5):
+            assert len(app.service.claim_jobs("killed", limit=100, start=True)) == 100
+    app, noting = noting_app(url, "other")
+    with Running(app):
+        until(lambda: not app.service.list_jobs(status="running", limit=1), "every lease to be settled", 0.5 + 10)
+        again = app.service.list_jobs(limit=1000)
+        assert {(one.status.value, one.attempt_count, one.error_code) for one in again} == {
+            ("queued", 1, "WORKER_LOST")
+        }
+        assert trail(app, again[0]) == ["claimed", "lease_expired"]
+        assert noting.entries == []
+
+
+@pytest.mark.parametrize("rows", [3_000])
+def test_a_long_queue_is_drained_in_order_of_creation(sqlite_url: str, rows: int) -> None:
+    app, noting = noting_app(sqlite_url)
+    for start in range(0, rows, 500):
+        app.enqueue_many([app.prepare("quick", {}, key=f"{nth:05}") for nth in range(start, start + 500)])
+    with Running(app, concurrency=100):
+        until(lambda: len(noting.entries) == rows, "the queue to be drained", 60)
+    assert noting.entries == sorted(noting.entries)
