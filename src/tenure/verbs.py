@@ -56,7 +56,7 @@ class Scope:
         """Apply the binding to an optional argument."""
         if tenant is None:
             return self.tenant
-        return agree_tenant(self.tenant, tenant, None, tenant)
+        return agree_tenant(self.tenant, check_text("tenant", tenant), None, tenant)
 
     def who(self, actor: str | None) -> str:
         """Require an actor."""
