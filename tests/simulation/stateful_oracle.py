@@ -411,7 +411,7 @@ class Oracle:
                     assert change is not None, "an expired lease is recovered"
                     self._write(change)
                 case reconcile.Settle(effect, record):
-                    self._write(reconcile.settle_stored(kept.job, effect, record, self.now()))
+                    self._write(reconcile.settle_stored(kept.job, effect, record, self.now(), kept.evidence))
                     said.append("resolve")
                     if not open_boundary(kept.job):
                         break
@@ -423,7 +423,8 @@ class Oracle:
                     if effect.operation_key in asked:
                         break
                     asked.add(effect.operation_key)
-                    self._write(reconcile.judge(kept.job, effect, answer(effect.operation_key), self.now()))
+                    found = answer(effect.operation_key)
+                    self._write(reconcile.judge(kept.job, effect, found, self.now(), stored=kept.evidence))
                     if kept.job.escalated_at is not None:
                         said.append("escalate")
                         break

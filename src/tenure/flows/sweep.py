@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any, cast
 from uuid import UUID
 
+from tenure.errors import Invalid
 from tenure.procedures.reconcile import Question, find_candidates, sweep_answer, sweep_step
 from tenure.rules.effect import Effect
 from tenure.rules.job import Job
 from tenure.rules.outcome import Absent, Accepted, Declined, Evidence, NoAnswer
+from tenure.rules.payload import encode
 from tenure.rules.reconcile import Verdict
 from tenure.yields import FlowScript, call, flow, transact
 
@@ -77,6 +79,12 @@ def sweep_scope(
 
 
 def _evidence(answer: object) -> Evidence:
+    if isinstance(answer, Accepted):
+        try:
+            encode(answer.receipt)
+        except Invalid as problem:
+            # The provider did act: a receipt that no store keeps must not keep the job in doubt.
+            return Accepted({"receipt_left_out": problem.code})
     if isinstance(answer, Accepted | Declined | Absent | NoAnswer):
         return answer
     return NoAnswer(f"the look-up gave {type(answer).__name__}, which is no evidence")

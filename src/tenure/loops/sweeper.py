@@ -71,7 +71,7 @@ class Sweeper:
         """
         candidates: list[tuple[UUID, str, str, str]] = []
         for tenant, organization, project in await self._store.run(find_candidate_scopes(self._tenant)):
-            ids = await self._store.run(find_candidates(organization, project, tenant, BATCH))
+            ids = await self._store.run(find_candidates(organization, project, tenant, BATCH, patient=patient))
             candidates += [(job_id, organization, project, tenant) for job_id in ids]
         verdicts: dict[int, Verdict] = {}
         troubles: list[Exception] = []

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from tenure.errors import Conflict, Invalid
 from tenure.procedures.records import Placed, effect_of, identity, placed, span, with_effects
-from tenure.procedures.rows import lock, read, save
+from tenure.procedures.rows import lock_free, read, save
 from tenure.rules import moves
 from tenure.rules.creation import check_text
 from tenure.rules.effect import Effect
@@ -224,6 +224,8 @@ def _take(
     decided: list[tuple[Placed, Change]] = []
     for row in rows:
         known = placed(row)
+        if not moves.eligible(known.job, known.now):
+            continue  # the store's clock was set back, by a failover for one; it is due again soon
         decided.append((known, moves.claim(known.job, worker_id, new_id(), known.now, start=start, duration=duration)))
     yield from save(decided, command, claim_id=claim_id or command.id)
     ids = [(known.job.id,) for known, _ in decided]
@@ -272,7 +274,7 @@ def recover(limit: int = RECOVER_MAX, *, command: Command = FRESH) -> Script[int
     """
     Settle leases that have ended: queued again, indeterminate, cancelled or dead, as `moves.recover` says.
 
-    Returns: How many. Locks: as `rows.lock`. Writes: lease, ready, resting, outcome, event.
+    Returns: How many. Locks: as `rows.lock`, skipping locked leases. Writes: lease, ready, resting, outcome, event.
     """
     return (yield from _recover(limit, command))
 
@@ -281,7 +283,7 @@ def _recover(limit: int, command: Command) -> Script[int]:
     expired = yield Statement("lease_expired", {"limit": limit})
     if not expired:
         return 0
-    found = yield from lock(identity(row[0]) for row in expired)
+    found = yield from lock_free(identity(row[0]) for row in expired)
     decided = []
     for known in found.values():
         change = moves.recover(known.job, known.now)

@@ -180,6 +180,7 @@ def submit_evidence(
     if any(replace(record, id=e.id, at=e.at, contradicts=e.contradicts, used=e.used) == e for e in before):
         # The same receipt from the same attempt, handed in twice (a journal that was cut off before its own note).
         return known.job
-    change = dispatch.receive(known.job, operation_key, attempt_id, record, known.now)
+    disputed = any(one.contradicts for one in before)
+    change = dispatch.receive(known.job, operation_key, attempt_id, record, known.now, disputed=disputed)
     yield from save([(known, change)], command)
     return change.job

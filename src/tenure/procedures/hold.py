@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from tenure.errors import CancelRequested, LeaseLost, TenureError
+from tenure.errors import CancelRequested, Invalid, LeaseLost, TenureError
 from tenure.procedures.records import Placed, identity, placed
 from tenure.procedures.rows import fetch, in_scope, lock, read, repeated, save
 from tenure.rules import moves
@@ -46,6 +46,8 @@ def completing(lease: Lease, result: Any) -> Ask:
 
 def failing(lease: Lease, code: str, message: str, *, retryable: bool, retry_after: timedelta | None = None) -> Ask:
     """End the attempt with an error; see `moves.fail`."""
+    if retry_after is not None and (not isinstance(retry_after, timedelta) or retry_after < timedelta(0)):
+        raise Invalid("retry_after is a timedelta of zero or more", code="BAD_DURATION")
     return Ask(
         lease,
         lambda job, now: moves.fail(job, lease, code, message, now, retryable=retryable, retry_after=retry_after),

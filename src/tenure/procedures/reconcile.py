@@ -11,7 +11,7 @@ from tenure.procedures.records import Placed, event_of, evidence_of, identity
 from tenure.procedures.rows import fetch, in_scope, lock, place_of, repeated, save
 from tenure.rules import moves, reconcile
 from tenure.rules.creation import check_text
-from tenure.rules.effect import Effect
+from tenure.rules.effect import Effect, StoredEvidence
 from tenure.rules.event import EventName
 from tenure.rules.job import Change, Job, open_boundary
 from tenure.rules.outcome import Evidence
@@ -36,14 +36,23 @@ class Question:
 
 
 @procedure(reads=True)
-def find_candidates(organization: str, project: str, tenant: str, limit: int) -> Script[list[UUID]]:
-    """Give the ids that a sweep of one scope looks at, oldest first. Locks nothing."""
+def find_candidates(
+    organization: str, project: str, tenant: str, limit: int, *, patient: bool = False
+) -> Script[list[UUID]]:
+    """
+    Give the ids that a sweep of one scope looks at, oldest first.
+
+    Args:
+        patient: Leave out what waits for a person and has no new evidence: many of them must not hide newer ones.
+    Locks nothing.
+    """
     check_text("organization", organization)
     check_text("project", project)
     if type(limit) is not int or not 1 <= limit <= CANDIDATES_MAX:
         raise Invalid(f"limit must be a whole number from 1 to {CANDIDATES_MAX}, not {limit!r}", code="BAD_ARGUMENT")
     rows = yield Statement(
-        "candidate_list", {"tenant": tenant, "organization": organization, "project": project, "limit": limit}
+        "candidate_list",
+        {"tenant": tenant, "organization": organization, "project": project, "patient": patient, "limit": limit},
     )
     return [identity(row[0]) for row in rows]
 
@@ -73,14 +82,15 @@ def sweep_step(
     told = yield from _told_before(command, job)
     if told is not None:
         return told
-    stored = [record for row in (yield Each("evidence_read", [(job_id,)])) if not (record := evidence_of(row)).used]
+    kept = [evidence_of(row) for row in (yield Each("evidence_read", [(job_id,)]))]
+    stored = [record for record in kept if not record.used]
     while True:
         step = reconcile.assess(known.job, stored, known.now, patient=patient)
         if isinstance(step, Ask):
             return Question(known.job, step.effect, known.now)
         if isinstance(step, Leave):
             return Verdict("leave", job_id, known.job.status, step.reason)
-        change, verdict = _done(known, step)
+        change, verdict = _done(known, step, kept)
         yield from save([(known, change)], command)
         known = Placed(change.job, place_of(change.job, known.now), known.now)
         if isinstance(step, Settle):
@@ -108,14 +118,16 @@ def _by_stored(kind: str) -> str:
     return f"stored evidence: {kind}"
 
 
-def _done(known: Placed, step: Recover | Settle | Escalate) -> tuple[Change, Verdict | None]:
+def _done(
+    known: Placed, step: Recover | Settle | Escalate, kept: list[StoredEvidence]
+) -> tuple[Change, Verdict | None]:
     job = known.job
     if isinstance(step, Recover):
         recovered = moves.recover(job, known.now)
         assert recovered is not None, "assess saw an expired lease"
         return recovered, None
     if isinstance(step, Settle):
-        change = reconcile.settle_stored(job, step.effect, step.evidence, known.now)
+        change = reconcile.settle_stored(job, step.effect, step.evidence, known.now, kept)
         return change, Verdict("resolve", job.id, change.job.status, _by_stored(step.evidence.kind))
     change = reconcile.escalate(job, step.reason, known.now)
     return change, Verdict("escalate", job.id, change.job.status, step.reason)
@@ -142,7 +154,10 @@ def sweep_answer(
     if command.again and effect.lookups > question.effect.lookups:
         # An earlier run of this very call counted the question; it leaves no event.
         return unanswered
-    change = reconcile.judge(known.job, effect, evidence, known.now, asked_at=question.asked_at, patient=patient)
+    stored = [evidence_of(row) for row in (yield Each("evidence_read", [(job_id,)]))]
+    change = reconcile.judge(
+        known.job, effect, evidence, known.now, asked_at=question.asked_at, patient=patient, stored=stored
+    )
     yield from save([(known, change)], command)
     return _answered(change.job, key) if change.events else unanswered
 
@@ -174,8 +189,9 @@ def reconcile_dispatched(
     known = yield from fetch(job_id, tenant, terminal=True)
     if (yield from repeated(command, job_id)):
         return known.job
+    stored = [evidence_of(row) for row in (yield Each("evidence_read", [(job_id,)]))]
     change = reconcile.state_fact(
-        known.job, evidence, command.id, known.now, key=operation_key, actor=actor, reason=reason
+        known.job, evidence, command.id, known.now, key=operation_key, actor=actor, reason=reason, stored=stored
     )
     yield from save([(known, change)], command)
     return change.job

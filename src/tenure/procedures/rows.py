@@ -75,6 +75,22 @@ def lock(ids: Iterable[UUID], *, terminal: bool = False) -> Script[dict[UUID, Pl
     return found
 
 
+def lock_free(ids: Iterable[UUID]) -> Script[dict[UUID, Placed]]:
+    """
+    Lock the leases of these jobs, and leave out those that somebody else holds locked.
+
+    Locks: the tenants' authority (shared), the leases, in order of id, skipping locked ones.
+    """
+    rows = [(job_id,) for job_id in sorted(set(ids))]
+    _, places, effects, escalations = yield [
+        Each("authority_lock", rows),
+        Each("place_lock_free", rows),
+        Each("effect_read", rows),
+        Each("escalation_read", rows),
+    ]
+    return _assemble(places, effects, escalations)
+
+
 def read(ids: Iterable[UUID]) -> Script[dict[UUID, Placed]]:
     """Read jobs without a lock."""
     rows = [(job_id,) for job_id in sorted(set(ids))]

@@ -121,7 +121,7 @@ def begin(
     if known is not None and known.state is EffectState.REJECTED:
         raise EffectRejected(f"the provider refused effect {name!r} of job {job.id}: {known.reason}")
     if known is not None and known.is_open:
-        if not (resend and _may_resend(known, held, now)):
+        if not (resend and _may_resend(known, held, terms, now)):
             raise Uncertain(
                 f"effect {name!r} of job {job.id} is open: whether {known.operation_key} reached the provider is not "
                 f"known. It is not sent again; a sweep or reconcile_dispatched settles it"
@@ -129,6 +129,12 @@ def begin(
         # Unknown from now on, however the first call may have ended; and a look-up has to wait for this call too.
         again = replace(known, state=EffectState.UNKNOWN, deadline_at=max(known.deadline_at, now + allowed))
         return Change(job=with_effect(job, again), effects=(again,), answer=Begun(again, send=True, timeout=allowed))
+    if known is not None and known.settled_by in DOUBTED and known.provider != terms.provider:
+        raise Conflict(
+            f"effect {name!r} of job {job.id} was begun with provider {known.provider!r}, which may still act under "
+            f"its key; another provider would not know that key",
+            code="EFFECT_MISMATCH",
+        )
     if known is not None and not _key_still_good(known, now):
         raise Uncertain(
             f"effect {name!r} of job {job.id}: the provider's memory of {known.operation_key} has ended, so a sender "
@@ -234,7 +240,7 @@ def finish(
     rivals = [
         e for e in stored if e.operation_key == effect.operation_key and not e.contradicts and contradicts(settled, e)
     ]
-    return _escalated(change, rivals, now)
+    return dispute(change, rivals, now)
 
 
 def settled_effect(effect: Effect, outcome: Outcome, now: datetime) -> Effect:
@@ -280,6 +286,7 @@ def receive(
     now: datetime,
     *,
     error: LeaseLost | IllegalMove | None = None,
+    disputed: bool = False,
 ) -> Change:
     """
     Store evidence that somebody without authority hands in; it moves no job.
@@ -288,15 +295,16 @@ def receive(
     settle by. Evidence that contradicts a settled effect escalates the job, in any status.
 
     Args:
+        disputed: Contradicting evidence is kept for this job: its escalation stays.
         error: Raised after the commit: the refusal of the finish that this evidence came with.
     """
     effect = next((e for e in job.effects if e.operation_key == key), None)
     data = {"operation_key": key, "kind": evidence.kind, "attempt_id": str(attempt_id) if attempt_id else None}
     events = (note(job, EventName.EVIDENCE_RECEIVED, now, data=data),)
     if contradicts(effect, evidence):
-        return _escalated(Change(job=job, events=events, error=error), [evidence], now)
+        return dispute(Change(job=job, events=events, error=error), [evidence], now)
     after = job
-    if effect is not None and effect.is_open and job.escalated_at is not None:
+    if effect is not None and effect.is_open and job.escalated_at is not None and not disputed:
         after = replace(job, escalated_at=None, escalation_reason=None)
     return Change(job=after, events=events, evidence=(evidence,), error=error)
 
@@ -315,7 +323,10 @@ def contradicts(effect: Effect | None, evidence: StoredEvidence) -> bool:
         return False
     if effect.state is not EffectState.SUCCEEDED:
         return True
-    return effect.settled_by is not SettledBy.COMPLETION and effect.receipt != evidence.receipt
+    if effect.receipt is None and effect.settled_by in {SettledBy.COMPLETION, SettledBy.STATEMENT}:
+        # It was settled without a receipt; this one is the first.
+        return False
+    return bool(effect.receipt != evidence.receipt)
 
 
 def evidence_of(outcome: Outcome, effect: Effect) -> Evidence | FailedBeforeDispatch | None:
@@ -382,10 +393,11 @@ def refuse_ungoverned(job: Job, now: datetime) -> None:
         raise ApprovalRefused(f"job {job.id} may not dispatch: {'; '.join(reasons)}")
 
 
-def _may_resend(effect: Effect, held: Lease, now: datetime) -> bool:
+def _may_resend(effect: Effect, held: Lease, asked: Terms, now: datetime) -> bool:
     terms = effect.terms
     return (
         terms is not None
+        and terms.provider == asked.provider
         and terms.honours_key
         and effect.attempt_id == held.attempt_id
         and remembers(terms, effect.created_at, now)
@@ -417,7 +429,7 @@ def _intended(job: Job, effect: Effect, now: datetime) -> Change:
     return replace(change, intents=(Intent(effect.operation_key, effect.attempt_id, now),))
 
 
-def _escalated(change: Change, rivals: Sequence[StoredEvidence], now: datetime) -> Change:
+def dispute(change: Change, rivals: Sequence[StoredEvidence], now: datetime) -> Change:
     """Add contradicting evidence to a change: it is kept, and a person is asked."""
     if not rivals:
         return change

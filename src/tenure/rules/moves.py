@@ -108,7 +108,7 @@ def recover(job: Job, now: datetime) -> Change | None:
     if job.cancel_requested_at is not None:
         return move(job, Status.CANCELLED, EventName.CANCELLED, now, data=data, generation=raised)
     lost = f"the worker was lost in attempt {job.attempt_count} of {job.max_attempts}"
-    if job.attempt_count >= job.max_attempts:
+    if job.attempt_count >= job.max_attempts or window_ended(job.created_at, now, job.options.recovery_window):
         return move(
             job,
             Status.DEAD_LETTER,

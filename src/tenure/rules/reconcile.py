@@ -20,6 +20,7 @@ from tenure.rules.dispatch import (
     DECLINED,
     NOT_SENT,
     contradicts,
+    dispute,
     receive,
     remembers,
     stored_evidence,
@@ -110,7 +111,8 @@ def assess(  # noqa: C901 - the contract's order of questions, one after the oth
     if job.status not in TERMINAL:
         return Leave(f"it is {job.status}")
     for effect in opened:
-        for evidence in stored:
+        # An acceptance first: whatever else was handed in, the provider did act.
+        for evidence in sorted(stored, key=lambda one: one.kind != ACCEPTED):
             if evidence.operation_key == effect.operation_key and _settles(effect, evidence, now, evidence.at):
                 return Settle(effect, evidence)
     if job.escalated_at is not None:
@@ -148,11 +150,13 @@ def judge(
     *,
     asked_at: datetime | None = None,
     patient: bool = False,
+    stored: Sequence[StoredEvidence] = (),
 ) -> Change:
     """
     Decide by a provider's answer: settle, ask again later, or escalate.
 
     Args:
+        stored: All evidence kept for this job; an acceptance among it that the answer contradicts is not lost.
         asked_at: When the provider was asked, now when None. What it did not know then it may know now, so an absence
             counts from when it was asked for, however late the answer comes.
         patient: Ask again until the job's `escalate_after` has passed; the bare verb escalates at once.
@@ -161,7 +165,7 @@ def judge(
     if not isinstance(evidence, NoAnswer):
         record = stored_evidence(effect.attempt_id, effect.operation_key, effect.attempt_id, evidence, now)
         if _settles(effect, record, now, asked_at or now):
-            return settle(job, effect, record, SettledBy.LOOKUP, now)
+            return settle(job, effect, record, SettledBy.LOOKUP, now, stored=stored)
         why = "the provider knows nothing of it, which does not count yet or not at all"
     asked = replace(effect, lookups=effect.lookups + 1, asked_at=now)
     since = job.finished_at or effect.begun_at
@@ -188,22 +192,38 @@ def resume_sweep(job: Job, now: datetime, *, actor: str) -> Change:
     return Change(job=after, effects=effects, events=(note(job, EventName.RESUMED, now, actor=actor),))
 
 
-def settle_stored(job: Job, effect: Effect, evidence: StoredEvidence, now: datetime) -> Change:
-    """Settle by evidence that was handed in earlier; further receipts among it may contradict."""
+def settle_stored(
+    job: Job, effect: Effect, evidence: StoredEvidence, now: datetime, stored: Sequence[StoredEvidence] = ()
+) -> Change:
+    """
+    Settle by evidence that was handed in earlier.
+
+    Args:
+        stored: All evidence kept for this job; further receipts among it may contradict.
+    """
     # A worker's late word that its own call never left is that call's outcome, not a look-up that may be overtaken.
     by = SettledBy.OUTCOME if evidence.kind == NOT_SENT else SettledBy.EVIDENCE
-    change = settle(job, effect, evidence, by, now)
-    return replace(change, evidence=(replace(evidence, used=True),))
+    change = settle(job, effect, evidence, by, now, stored=stored)
+    return replace(change, evidence=(replace(evidence, used=True), *change.evidence))
 
 
 def state_fact(
-    job: Job, evidence: Evidence, evidence_id: UUID, now: datetime, *, key: str | None, actor: str, reason: str
+    job: Job,
+    evidence: Evidence,
+    evidence_id: UUID,
+    now: datetime,
+    *,
+    key: str | None,
+    actor: str,
+    reason: str,
+    stored: Sequence[StoredEvidence] = (),
 ) -> Change:
     """
     Settle by a person's statement.
 
     Args:
         key: Which effect it speaks of; None means the only open one.
+        stored: All evidence kept for this job; an acceptance among it that the statement denies escalates.
     Raises:
         IllegalMove: The job is not terminal, or there is nothing left to state.
         Invalid: Several boundaries are open and no key was given, or the key is not of this job.
@@ -215,8 +235,8 @@ def state_fact(
     if effect is not None and (effect.is_open or effect.state is EffectState.CLOSED):
         if effect.state is EffectState.CLOSED and record.kind == ACCEPTED:
             return receive(job, effect.operation_key, None, record, now)
-        change = settle(job, effect, record, SettledBy.STATEMENT, now, actor=actor, reason=reason)
-        return replace(change, evidence=(replace(record, used=True),))
+        change = settle(job, effect, record, SettledBy.STATEMENT, now, actor=actor, reason=reason, stored=stored)
+        return replace(change, evidence=(replace(record, used=True), *change.evidence))
     if effect is not None and contradicts(effect, record):
         return receive(job, effect.operation_key, None, record, now)
     if open_boundary(job) or job.status not in {Status.INDETERMINATE, Status.TIMED_OUT}:
@@ -234,11 +254,13 @@ def settle(
     *,
     actor: str | None = None,
     reason: str | None = None,
+    stored: Sequence[StoredEvidence] = (),
 ) -> Change:
     """
     Settle one effect, and move the job when no boundary is open any more.
 
-    A timed-out job moves only by a person's statement; of cancelled and halt_unsafe jobs only the effect is settled.
+    An escalation is cleared, unless it is for a proven duplicate that no person has spoken about. A timed-out
+    job moves only by a person's statement; of cancelled and halt_unsafe jobs only the effect is settled.
     """
     settled = replace(
         effect,
@@ -257,13 +279,23 @@ def settle(
     }
     if reason:
         data["reason"] = reason
-    before = replace(with_effect(job, settled), escalated_at=None, escalation_reason=None)
+    before = with_effect(job, settled)
+    if by is SettledBy.STATEMENT or not any(one.contradicts for one in stored):
+        before = replace(before, escalated_at=None, escalation_reason=None)
+    rivals = [
+        one
+        for one in stored
+        if one.id != evidence.id
+        and one.operation_key == effect.operation_key
+        and not (one.contradicts or one.used)
+        and contradicts(settled, one)
+    ]
     events = (note(job, EventName.EFFECT_SETTLED, now, actor=actor, data=data),)
     movable = job.status is Status.INDETERMINATE or (job.status is Status.TIMED_OUT and by is SettledBy.STATEMENT)
     if not movable or open_boundary(before):
-        return Change(job=before, effects=(settled,), events=events)
+        return dispute(Change(job=before, effects=(settled,), events=events), rivals, now)
     moved = _resolve(before, settled, evidence, now, actor=actor, data=data)
-    return replace(moved, effects=(settled,), events=(*events, *moved.events))
+    return dispute(replace(moved, effects=(settled,), events=(*events, *moved.events)), rivals, now)
 
 
 def _resolve(
@@ -274,7 +306,7 @@ def _resolve(
         return move(job, Status.CANCELLED, EventName.RECONCILED, now, command=COMMAND, actor=actor, data=data)
     if evidence.kind == DECLINED:
         return _declined(job, evidence.reason, now, actor=actor, data=data)
-    lost = job.error_code == LEASE_EXPIRED
+    lost = job.error_code == LEASE_EXPIRED and evidence.kind != ACCEPTED
     used_up = job.attempt_count >= job.max_attempts
     if policy == "resume" and used_up and evidence.kind != ACCEPTED and data["by"] != SettledBy.STATEMENT.value:
         # Nothing happened, again: an attempt like any other that failed. Only what is left to finish after an
@@ -302,8 +334,8 @@ def _resolve(
             run_at=now,
             max_attempts=max(job.max_attempts, job.attempt_count + 1),
             # A worker lost before anything happened may be lost to this job again: claims take such jobs singly.
-            error_code=WORKER_LOST if lost and evidence.kind != ACCEPTED else None,
-            error_message=job.error_message if lost and evidence.kind != ACCEPTED else None,
+            error_code=WORKER_LOST if lost else None,
+            error_message=job.error_message if lost else None,
         )
     if any(known.state is EffectState.REJECTED for known in job.effects):
         return _declined(job, "another effect of the job was declined", now, actor=actor, data=data)

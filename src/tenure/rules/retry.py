@@ -13,6 +13,8 @@ from uuid import UUID
 
 BACKOFF_MAX = timedelta(hours=1)
 BACKOFF_MIN = timedelta(seconds=1)
+# What a provider may ask for at most: a wrong date in a header must not put a job off for years.
+RETRY_AFTER_MAX = timedelta(hours=24)
 # 2**12 seconds is past the ceiling for any base of a second or more; a larger exponent only risks an overflow.
 _EXPONENT_MAX = 12
 _JITTER_SHARE = 0.25
@@ -32,12 +34,12 @@ def backoff(base: timedelta, attempt: int, drawn: float, *, retry_after: timedel
         base: The job's backoff base.
         attempt: The attempt that failed, from 1.
         drawn: A number in [0, 1) from `jitter`.
-        retry_after: What the provider asked for; the delay is never shorter than that.
+        retry_after: What the provider asked for; the delay is never shorter than that, up to a day.
     """
     exponent = min(max(attempt - 1, 0), _EXPONENT_MAX)
     full: timedelta = min(min(base, BACKOFF_MAX) * (1 << exponent), BACKOFF_MAX)
     delay = full * (1 - _JITTER_SHARE + _JITTER_SHARE * drawn)
-    return max(delay, BACKOFF_MIN, retry_after or timedelta(0))
+    return max(delay, BACKOFF_MIN, min(retry_after or timedelta(0), RETRY_AFTER_MAX))
 
 
 def window_ended(created_at: datetime, retry_at: datetime, window: timedelta | None) -> bool:

@@ -405,13 +405,12 @@ FROM tenure.deferred WHERE run_at <= (SELECT tenure.now_us()) ORDER BY run_at, j
 FOR UPDATE SKIP LOCKED;
 
 -- name: lease_expired(limit) once
--- locks leases that have ended, skipping locked ones; frozen ones stay as they are and must not use up the limit
+-- locks nothing; leases that have ended; frozen ones stay as they are and must not use up the limit
 SELECT l.job_id FROM tenure.lease l
 WHERE l.expires_at - (SELECT tenure.now_us()) <= 0
     AND NOT EXISTS (SELECT 1 FROM tenure.authority a WHERE a.tenant = l.tenant AND a.frozen)
     AND NOT EXISTS (SELECT 1 FROM tenure.meta WHERE key = 'frozen')
-ORDER BY l.job_id LIMIT %(limit)b
-FOR UPDATE OF l SKIP LOCKED;
+ORDER BY l.job_id LIMIT %(limit)b;
 
 -- name: claim_insert(claim_id, worker_id, scope) once
 -- writes claim
@@ -554,8 +553,9 @@ ON CONFLICT (job_id, tenant) DO UPDATE SET escalated_at = excluded.escalated_at,
 -- writes escalation
 DELETE FROM tenure.escalation WHERE job_id = ANY(%(job_id)b::uuid[]);
 
--- name: candidate_list(tenant, organization, project, limit) once
--- locks nothing; what a sweep of one tenant, organization and project looks at, oldest first
+-- name: candidate_list(tenant, organization, project, patient, limit) once
+-- locks nothing; what a sweep of one tenant, organization and project looks at, oldest first; a patient one leaves out
+-- what waits for a person and has no new evidence
 SELECT j.job_id FROM tenure.job j
 JOIN (
     SELECT job_id FROM tenure.resting WHERE status IN ('indeterminate', 'timed_out')
@@ -569,6 +569,10 @@ JOIN (
     WHERE v.contradicts
 ) c ON c.job_id = j.job_id
 WHERE j.tenant = %(tenant)b AND j.organization = %(organization)b AND j.project = %(project)b
+    AND NOT (
+        %(patient)b::boolean AND EXISTS (SELECT 1 FROM tenure.escalation s WHERE s.job_id = j.job_id)
+        AND NOT EXISTS (SELECT 1 FROM tenure.evidence v WHERE v.job_id = j.job_id AND NOT v.used AND NOT v.contradicts)
+    )
 ORDER BY j.created_at, j.job_id
 LIMIT %(limit)b;
 

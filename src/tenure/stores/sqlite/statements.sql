@@ -276,7 +276,7 @@ SELECT job_id, tenant, organization, kind, queue, lane, priority, run_at, genera
 FROM tenure_deferred WHERE run_at <= :now ORDER BY run_at, job_id LIMIT :limit;
 
 -- name: lease_expired(limit) once
--- locks leases that have ended, skipping locked ones; frozen ones stay as they are and must not use up the limit
+-- locks nothing; leases that have ended; frozen ones stay as they are and must not use up the limit
 SELECT l.job_id FROM tenure_lease l
 WHERE l.expires_at - :now <= 0
     AND NOT EXISTS (SELECT 1 FROM tenure_authority a WHERE a.tenant = l.tenant AND a.frozen = 1)
@@ -395,8 +395,9 @@ ON CONFLICT (job_id, tenant) DO UPDATE SET escalated_at = excluded.escalated_at,
 -- writes escalation
 DELETE FROM tenure_escalation WHERE job_id = :job_id;
 
--- name: candidate_list(tenant, organization, project, limit) once
--- locks nothing; what a sweep of one tenant, organization and project looks at, oldest first
+-- name: candidate_list(tenant, organization, project, patient, limit) once
+-- locks nothing; what a sweep of one tenant, organization and project looks at, oldest first; a patient one leaves out
+-- what waits for a person and has no new evidence
 SELECT j.job_id FROM tenure_job j
 JOIN (
     SELECT job_id FROM tenure_resting WHERE status IN ('indeterminate', 'timed_out')
@@ -410,6 +411,10 @@ JOIN (
     WHERE v.contradicts = 1
 ) c ON c.job_id = j.job_id
 WHERE j.tenant = :tenant AND j.organization = :organization AND j.project = :project
+    AND NOT (
+        :patient AND EXISTS (SELECT 1 FROM tenure_escalation s WHERE s.job_id = j.job_id)
+        AND NOT EXISTS (SELECT 1 FROM tenure_evidence v WHERE v.job_id = j.job_id AND v.used = 0 AND v.contradicts = 0)
+    )
 ORDER BY j.created_at, j.job_id
 LIMIT :limit;
 
