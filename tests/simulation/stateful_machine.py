@@ -764,8 +764,10 @@ class Machine(RuleBasedStateMachine):
         key = chance.choice((None, None, *keys, "nobody's"))
 
         def move(job: Job, *, now: Any) -> Change:
+            stored = self.oracle.kept[job.id].evidence
+            reason = "asked the provider"
             return reconcile.state_fact(
-                job, evidence, new_id(), now, key=key, actor=OPERATOR, reason="asked the provider"
+                job, evidence, new_id(), now, key=key, actor=OPERATOR, reason=reason, stored=stored
             )
 
         given = {"operation_key": key, "reason": "asked the provider"}

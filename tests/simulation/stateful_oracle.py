@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from tenure.errors import Conflict, LeaseLost, NotFound, TenureError
+from tenure.errors import Conflict, IllegalMove, LeaseLost, NotFound, TenureError
 from tenure.rules import dispatch, moves, reconcile
 from tenure.rules.creation import new_job
 from tenure.rules.digest import operation_digest, payload_digest, request_digest
@@ -211,10 +211,16 @@ class Oracle:
                 return dispatch.finish(kept.job, lease, name, outcome, kept.evidence, self.now())
             except LeaseLost as lost:
                 return self._late(kept, lease, name, outcome, lost)
+            except IllegalMove as refused:
+                change = self._late(kept, lease, name, outcome, refused)
+                # A second receipt is the proof of a duplicate; anything else leaves no trace.
+                if not any(one.contradicts for one in change.evidence):
+                    raise
+                return change
 
         return self.one(lease.job_id, tenant, rule)
 
-    def _late(self, kept: Kept, lease: Lease, name: str, outcome: Outcome, lost: LeaseLost) -> Change:
+    def _late(self, kept: Kept, lease: Lease, name: str, outcome: Outcome, lost: LeaseLost | IllegalMove) -> Change:
         effect = find_effect(kept.job, name)
         evidence = None if effect is None else dispatch.evidence_of(outcome, effect)
         # The call was made under the key of its own intent; a reopened effect has a later one.
@@ -228,7 +234,8 @@ class Oracle:
             raise lost
         key = own[-1]
         record = dispatch.stored_evidence(new_id(), key, lease.attempt_id, evidence, self.now())
-        return dispatch.receive(kept.job, key, lease.attempt_id, record, self.now(), error=lost)
+        disputed = any(one.contradicts for one in kept.evidence)
+        return dispatch.receive(kept.job, key, lease.attempt_id, record, self.now(), error=lost, disputed=disputed)
 
     def submit(
         self, tenant: str | None, key: str, evidence: Evidence | FailedBeforeDispatch, attempt_id: UUID
@@ -244,7 +251,8 @@ class Oracle:
             for known in kept.evidence:
                 if said == (known.operation_key, known.attempt_id, known.kind, known.receipt, known.reason):
                     return Change(job=kept.job)
-            return dispatch.receive(kept.job, key, attempt_id, record, self.now())
+            disputed = any(one.contradicts for one in kept.evidence)
+            return dispatch.receive(kept.job, key, attempt_id, record, self.now(), disputed=disputed)
 
         return self.one(job_id, tenant, rule)
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tenure import verbs
-from tenure.errors import Conflict, Unavailable
+from tenure.errors import Conflict
 from tenure.rules.lease import Lease
 from tenure.rules.status import Status
 from tenure.service import DurableJobService
@@ -96,14 +96,11 @@ def test_one_key_marked_for_two_jobs_at_the_same_moment_is_a_conflict_or_free(
         assert stage.blocked(second, first)
         first.end(commit=commit)
         if commit:
-            # The caller's own transaction cannot be run again by the store, so its owner is told to.
-            with pytest.raises(Unavailable) as raised:
-                second.answer()
-            assert raised.value.code == "KEY_BUSY"
-            second.end(commit=False)
+            # It reserved the key, waited, and saw whose it is.
             with pytest.raises(Conflict) as told:
-                service.mark_provider_dispatched(leases[1], operation_key="own-1")
+                second.answer()
             assert told.value.code == "KEY_IN_USE"
+            second.end(commit=False)
         else:
             assert second.answer().status is Status.RUNNING
             second.end(commit=True)

@@ -124,7 +124,8 @@ def _finish(
     except (LeaseLost, IllegalMove) as refused:
         if kept:
             return AfterCommit(refused)
-        change = yield from _late(known, lease, name, outcome, refused, command)
+        disputed = any(one.contradicts for one in stored)
+        change = yield from _late(known, lease, name, outcome, refused, command, disputed=disputed)
         if isinstance(refused, IllegalMove) and not any(one.contradicts for one in change.evidence):
             raise
     yield from save([(known, change)], command)
@@ -132,7 +133,14 @@ def _finish(
 
 
 def _late(
-    known: Placed, lease: Lease, name: str, outcome: Outcome, lost: LeaseLost | IllegalMove, command: Command
+    known: Placed,
+    lease: Lease,
+    name: str,
+    outcome: Outcome,
+    lost: LeaseLost | IllegalMove,
+    command: Command,
+    *,
+    disputed: bool,
 ) -> Script[Change]:
     effect = find_effect(known.job, name)
     evidence = None if effect is None else dispatch.evidence_of(outcome, effect)
@@ -149,7 +157,7 @@ def _late(
         raise lost
     key = own[-1]
     record = dispatch.stored_evidence(command.id, key, lease.attempt_id, evidence, known.now)
-    return dispatch.receive(known.job, key, lease.attempt_id, record, known.now, error=lost)
+    return dispatch.receive(known.job, key, lease.attempt_id, record, known.now, error=lost, disputed=disputed)
 
 
 @procedure
