@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -27,49 +26,17 @@ from tenure.rules import moves
 from tenure.rules.creation import check_id, check_text, new_job
 from tenure.rules.digest import request_digest
 from tenure.rules.effect import Effect
-from tenure.rules.envelope import ExecutionInput, GovernanceInput, agree_tenant
+from tenure.rules.envelope import ExecutionInput, GovernanceInput
 from tenure.rules.event import Event
 from tenure.rules.job import DEFAULT_OPTIONS, Job, Options
 from tenure.rules.lease import Lease, check_lease
 from tenure.rules.outcome import Evidence, FailedBeforeDispatch, NoAnswer, Outcome, Terms
 from tenure.rules.reconcile import Verdict
+from tenure.rules.scope import Scope
 from tenure.rules.status import Phase, Status
 from tenure.yields import Flow, Procedure, Script, new_id, procedure
 
 EFFECT_TIMEOUT, SWEEP_MAX = timedelta(seconds=30), 500
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """
-    What a service is bound to.
-
-    Attributes:
-        tenant: The only tenant it sees; None means all.
-        actor: Who it acts for, where a verb names nobody.
-    """
-
-    tenant: str | None = None
-    actor: str | None = None
-
-    def narrow(self, tenant: str | None) -> str | None:
-        """Apply the binding to an optional argument."""
-        if tenant is None:
-            return self.tenant
-        return agree_tenant(self.tenant, check_text("tenant", tenant), None, tenant)
-
-    def who(self, actor: str | None) -> str:
-        """Require an actor."""
-        if actor is None and self.actor is None:
-            raise Invalid(
-                "say who asks: actor='user:42', or bind one with DurableJobService(..., actor=...)",
-                code="ACTOR_REQUIRED",
-            )
-        return actor or self.actor or ""
-
-    def maybe(self, actor: str | None) -> str | None:
-        """Give the actor where somebody named one."""
-        return self.actor if actor is None else check_text("actor", actor)
 
 
 # --- creation ---------------------------------------------------------------------------------------------------------

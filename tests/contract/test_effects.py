@@ -32,7 +32,7 @@ from tenure.rules.outcome import (
     Succeeded,
     Unknown,
 )
-from tenure.verbs import Scope
+from tenure.rules.scope import Scope
 from tests.contract.bench import START, Bench, micros
 from tests.contract.build import (
     CASES,

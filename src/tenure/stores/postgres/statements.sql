@@ -27,21 +27,11 @@ FOR SHARE;
 
 -- name: place_lock(job_id) each
 -- locks the job's place, whichever of the five it is; no row where it moved meanwhile: look again
-WITH locked_ready AS MATERIALIZED (
-    SELECT * FROM tenure.ready WHERE job_id = ANY(%(job_id)b::uuid[]) ORDER BY job_id FOR UPDATE
-),
-locked_deferred AS MATERIALIZED (
-    SELECT * FROM tenure.deferred WHERE job_id = ANY(%(job_id)b::uuid[]) ORDER BY job_id FOR UPDATE
-),
-locked_lease AS MATERIALIZED (
-    SELECT * FROM tenure.lease WHERE job_id = ANY(%(job_id)b::uuid[]) ORDER BY job_id FOR UPDATE
-),
-locked_resting AS MATERIALIZED (
-    SELECT * FROM tenure.resting WHERE job_id = ANY(%(job_id)b::uuid[]) ORDER BY job_id FOR UPDATE
-),
-locked_outcome AS MATERIALIZED (
-    SELECT * FROM tenure.outcome WHERE job_id = ANY(%(job_id)b::uuid[]) ORDER BY job_id FOR UPDATE
-),
+WITH locked_ready AS MATERIALIZED (SELECT * FROM tenure.ready WHERE job_id = ANY(%(job_id)b::uuid[]) ORDER BY job_id FOR UPDATE),
+locked_deferred AS MATERIALIZED (SELECT * FROM tenure.deferred WHERE job_id = ANY(%(job_id)b::uuid[]) ORDER BY job_id FOR UPDATE),
+locked_lease AS MATERIALIZED (SELECT * FROM tenure.lease WHERE job_id = ANY(%(job_id)b::uuid[]) ORDER BY job_id FOR UPDATE),
+locked_resting AS MATERIALIZED (SELECT * FROM tenure.resting WHERE job_id = ANY(%(job_id)b::uuid[]) ORDER BY job_id FOR UPDATE),
+locked_outcome AS MATERIALIZED (SELECT * FROM tenure.outcome WHERE job_id = ANY(%(job_id)b::uuid[]) ORDER BY job_id FOR UPDATE),
 locked AS (
     SELECT 'ready'::text AS place, job_id, tenant, 'queued'::text AS status, generation, attempt, attempts_max, epoch, run_at,
         NULL::text AS worker_id, NULL::uuid AS attempt_id, NULL::bigint AS expires_at, NULL::bigint AS lease_us,
@@ -83,9 +73,7 @@ LEFT JOIN tenure.authority a ON a.tenant = p.tenant;
 
 -- name: place_lock_free(job_id) each
 -- locks leases that nobody else holds locked; renewals never wait for a publish
-WITH locked_lease AS MATERIALIZED (
-    SELECT * FROM tenure.lease WHERE job_id = ANY(%(job_id)b::uuid[]) ORDER BY job_id FOR UPDATE SKIP LOCKED
-),
+WITH locked_lease AS MATERIALIZED (SELECT * FROM tenure.lease WHERE job_id = ANY(%(job_id)b::uuid[]) ORDER BY job_id FOR UPDATE SKIP LOCKED),
 locked AS (
     SELECT 'lease'::text AS place, job_id, tenant, status, generation, attempt, attempts_max, epoch, run_at,
         worker_id, attempt_id, expires_at, lease_us, claimed_at, cancel_requested_at, cancel_reason, progress,
