@@ -156,6 +156,9 @@ class Tenure:
             Invalid: HANDLER_SIGNATURE, KIND_TAKEN.
         """
 
+        if not isinstance(name, str):
+            raise Invalid('write @app.job("name") with the kind\'s name, not @app.job alone', code="HANDLER_SIGNATURE")
+
         def register(function: F) -> F:
             kind = declare(
                 name,

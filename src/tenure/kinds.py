@@ -27,6 +27,7 @@ from tenure.rules.payload import clean_text, encode
 Handler = Callable[..., Any]
 
 HANDLER_TIMEOUT = timedelta(hours=1)
+_NO_OBJECTS = (int, float, str, bool, bytes, list, tuple, set, frozenset, object)
 _FIELDS_SHOWN, _STEP_SHOWN = 10, 40
 
 
@@ -153,6 +154,12 @@ def declare(
     context, payload = _parameters(called, name, is_async=is_async)
     hints = _hints(called, name)
     _check_contexts(hints.get(context), hints.get(payload), called, name, is_async=is_async)
+    if hints.get(payload, dict) in _NO_OBJECTS:
+        raise Invalid(
+            f"the payload of kind {name!r} is a JSON object: annotate it with a model, a dataclass, a TypedDict or dict, "
+            f"not {hints[payload].__name__}",
+            code="HANDLER_SIGNATURE",
+        )
     result = hints.get("return", Any)
     return Kind(
         name=name,

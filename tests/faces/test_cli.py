@@ -310,6 +310,21 @@ def test_journals_are_verified_and_repaired(run: Run, tmp_path: Path) -> None:
     assert (missing.returncode, said(missing)["error"]) == (1, "JOURNAL_NOT_FOUND")
 
 
+def test_the_lab_lists_its_variants_and_shows_why_a_rule_is_there(run: Run) -> None:
+    listed = said(run("lab", "--json"))
+    assert len(listed) >= 14
+    assert {"no-fence", "no-lookup", "no-boundary"} <= {one["name"] for one in listed}
+    broken = run("lab", "no-fence")
+    assert broken.returncode == 1
+    assert "BROKEN  I3" in broken.stdout
+    whole = run("lab", "none", "--limit", "500", "--json")
+    assert whole.returncode == 0
+    assert said(whole)["violation"] is None
+    unknown = run("lab", "nothing")
+    assert unknown.returncode == 1
+    assert "there is no variant" in unknown.stderr
+
+
 def wait_until(done: Callable[[], bool]) -> None:
     """Look again until it is true; the test's own limit ends a wait that never ends."""
     for _ in range(600):

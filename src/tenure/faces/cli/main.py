@@ -14,7 +14,7 @@ from typing import NoReturn
 import typer
 
 from tenure.errors import TenureError
-from tenure.faces.cli import demo, jobs, journal, storage, work
+from tenure.faces.cli import demo, jobs, journal, lab, storage, work
 from tenure.faces.cli.show import write_json
 
 
@@ -33,6 +33,7 @@ app = typer.Typer(
     result_callback=_exit,
 )
 app.command("demo")(demo.demo)
+app.command("lab")(lab.lab)
 app.command("init")(storage.init)
 app.command("migrate")(storage.migrate)
 app.command("doctor")(storage.doctor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import importlib
 import os
 import sys
@@ -30,7 +31,10 @@ AppName = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the ap
 
 def who() -> str:
     """Name the person at the keyboard."""
-    return f"cli:{os.environ.get('USER') or os.environ.get('LOGNAME') or 'unknown'}"
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (OSError, KeyError):  # a user id without a name, as in some containers
+        return f"cli:{os.getuid()}"
 
 
 @contextmanager

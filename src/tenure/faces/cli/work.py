@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 from tenure.app import Tenure
 from tenure.errors import Invalid
-from tenure.faces.cli.options import AppName, AsJson, StoreUrl, load_app, who
+from tenure.faces.cli.options import AppName, AsJson, StoreUrl, load_app
 from tenure.faces.cli.show import console, table, write_json
 from tenure.loops.sweeper import Sweeper
 from tenure.rules.digest import payload_digest
@@ -83,7 +83,9 @@ def enqueue(
     ] = None,
     key: Annotated[str | None, typer.Option(help="Idempotency key of the one job.")] = None,
     key_field: Annotated[str | None, typer.Option(help="The column whose value is the key; else a digest.")] = None,
-    actor: Annotated[str, typer.Option(envvar="TENURE_ACTOR", help="Who the work is done for.")] = "",
+    actor: Annotated[
+        str, typer.Option(envvar="TENURE_ACTOR", help="Who the work is done for; the app's own actor when left out.")
+    ] = "",
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> int:
@@ -93,7 +95,7 @@ def enqueue(
         if (payload is None) == (source is None):
             raise Invalid("give either one JSON object or --from FILE", code="BAD_ARGUMENT")
         rows = [parse(payload)] if payload is not None else list(_rows(source or Path()))
-        created, known, ids = _create(loaded, kind, rows, key, key_field, actor or who(), quiet=as_json)
+        created, known, ids = _create(loaded, kind, rows, key, key_field, actor or None, quiet=as_json)
     finally:
         loaded.close()
     if as_json:
@@ -104,7 +106,14 @@ def enqueue(
 
 
 def _create(
-    loaded: Tenure, kind: str, rows: list[Any], key: str | None, key_field: str | None, actor: str, *, quiet: bool
+    loaded: Tenure,
+    kind: str,
+    rows: list[Any],
+    key: str | None,
+    key_field: str | None,
+    actor: str | None,
+    *,
+    quiet: bool,
 ) -> tuple[int, int, list[str]]:
     # Everything is checked before anything is written: a bad row 900 must not leave 899 jobs behind.
     jobs = []

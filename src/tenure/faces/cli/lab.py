@@ -1,0 +1,62 @@
+"""`tenure lab`: break a rule and see, step by step, why it is there."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+
+from tenure import lab as laboratory
+from tenure.faces.cli.options import AsJson
+from tenure.faces.cli.show import console, table, write_json
+
+UNBROKEN = "none"
+
+
+def lab(
+    variant: Annotated[
+        str | None,
+        typer.Argument(help="A variant to run, or `none` for the rules as they are; left out, all are listed."),
+    ] = None,
+    configuration: Annotated[
+        str | None, typer.Option(help="Which world to explore; see docs/explanation/model.md.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Stop when this many states are known.", min=1)] = None,
+    as_json: AsJson = False,
+) -> int:
+    """List the broken variants of the rules, or explore one and print its trace; exit 1 when a promise broke."""
+    if variant is None:
+        known = laboratory.variants()
+        if as_json:
+            write_json([{"name": one.name, "promise": one.promise, "breaks": one.breaks} for one in known])
+        else:
+            table(f"{len(known)} variants", ("name", "breaks", "what is wrong with it"), _rows(known))
+        return 0
+    broken = None if variant == UNBROKEN else variant
+    with Progress(console=console(stderr=True), transient=True, disable=as_json or not sys.stderr.isatty()) as progress:
+        bar = progress.add_task("exploring", total=None)
+        report = laboratory.explore(
+            configuration,
+            broken,
+            limit=limit,
+            progress=lambda done, seen: progress.update(bar, completed=done, total=seen),
+        )
+    if as_json:
+        write_json(report.as_json())
+        return 1 if report.violation else 0
+    what = f"variant {report.variant}" if report.variant else "the rules as they are"
+    states = f"{report.states:,} states, {report.transitions:,} steps between them, {report.seconds:.1f} s"
+    sys.stdout.write(f"{what}, world {report.configuration}: {states}\n")
+    if report.violation is None:
+        sys.stdout.write(f"every promise held: {', '.join(report.invariants)}\n")
+        return 0
+    rows = [(number, step.actor, step.action, step.text) for number, step in enumerate(report.violation.steps, 1)]
+    table("the shortest way there", ("", "who", "does", "and then"), rows)
+    sys.stdout.write(f"BROKEN  {report.violation.invariant}: {report.violation.said}\n")
+    return 1
+
+
+def _rows(known: list[laboratory.Variant]) -> list[tuple[str, str, str]]:
+    return [(one.name, one.promise, one.breaks) for one in known]
