@@ -10,8 +10,10 @@ that is presented. The store's clock is always NOW, because a book holds distanc
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeVar
+from uuid import UUID
 
 from tenure.errors import TenureError
 from tenure.lab import invariants, transactions
@@ -324,11 +326,10 @@ class Machine:
         stored = self.forms.stored(self.books.values[book])
         seen = self.locked(job, stored, name, who)
         try:
-            changes = transactions.TRANSACTIONS[name](seen, *self.realised(name, arguments))
+            given = realised(self.forms, self.order, name, arguments, ATTEMPTS.__getitem__, NOW)
+            changes = transactions.TRANSACTIONS[name](seen, *given)
         except TenureError as refused:
-            reason = getattr(refused, "reason", None)
-            text = f"{type(refused).__name__}: {reason}" if reason else type(refused).__name__
-            return Decision(book, refused=text)
+            return Decision(book, refused=said_by(refused))
         except AssertionError as fault:
             return Decision(book, refused=f"AssertionError: {fault}")
         made = tuple(change for change in changes if isinstance(change, Change))
@@ -358,21 +359,35 @@ class Machine:
             changes=made,
         )
 
-    def realised(self, name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments of a transaction, from the short form in which steps record them."""
-        keys = self.forms.keys
-        match name, arguments:
-            case "finish", (key, kind, receipt):
-                return (keys[key], outcome(kind, receipt))
-            case "submit", (key, attempt, kind, receipt):
-                return (keys[key], ATTEMPTS[attempt], evidence(kind, receipt))
-            case "state", (key, kind, receipt):
-                return (None if key is None else keys[key], evidence(kind, receipt))
-            case "answer", (key, attempt, kind, receipt, age):
-                asked_at = NOW - age * TICK if self.order.ask_time else NOW
-                return (keys[key], ATTEMPTS[attempt], evidence(kind, receipt), asked_at)
-            case _:
-                return arguments
+
+def realised(
+    forms: Forms, order: Order, name: str, arguments: tuple[Any, ...], attempt: Callable[[int], UUID], now: datetime
+) -> tuple[Any, ...]:
+    """
+    Arguments of a transaction, from the short form in which steps record them.
+
+    Args:
+        attempt: Gives the id that a symbol stands for.
+    """
+    keys = forms.keys
+    match name, arguments:
+        case "finish", (key, kind, receipt):
+            return (keys[key], outcome(kind, receipt))
+        case "submit", (key, symbol, kind, receipt):
+            return (keys[key], attempt(symbol), evidence(kind, receipt))
+        case "state", (key, kind, receipt):
+            return (None if key is None else keys[key], evidence(kind, receipt))
+        case "answer", (key, symbol, kind, receipt, age):
+            asked_at = now - age * TICK if order.ask_time else now
+            return (keys[key], attempt(symbol), evidence(kind, receipt), asked_at)
+        case _:
+            return arguments
+
+
+def said_by(refused: TenureError) -> str:
+    """An error's name and its reason."""
+    reason = getattr(refused, "reason", None)
+    return f"{type(refused).__name__}: {reason}" if reason else type(refused).__name__
 
 
 def renamed(worker: Worker, shift: Shift) -> Worker:

@@ -86,4 +86,10 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """Give a JSON object with stable names."""
-        return {**asdict(self), "counters": dict(self.counters), "missing": list(self.missing)}
+        return {
+            **asdict(self),
+            "counters": dict(self.counters),
+            "expected": list(self.expected),
+            "invariants": list(self.invariants),
+            "missing": list(self.missing),
+        }

@@ -24,7 +24,7 @@ from tenure.lab.world import PUBLISHING, UNSENT_OR_UNDERWAY, first_world, idle
 
 _WORKER_BITS, _WORLD_BITS = 14, 22
 _WORKER, _WORLD = (1 << _WORKER_BITS) - 1, (1 << _WORLD_BITS) - 1
-_EVERY = 20_000
+_EVERY = 1_000
 
 Progress = Callable[[int, int], None]
 

@@ -22,7 +22,7 @@ from tenure.rules.job import Change, Job, find_effect
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import Evidence, FailedBeforeDispatch, Outcome, Terms
 
-_STATEMENT_ID = UUID(int=0x57)
+NEW_EVIDENCE = UUID(int=0x57)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +123,13 @@ def finish(seen: Locked, key: str, outcome: Outcome) -> Changes:
         if evidence is None:
             raise
         attempt = seen.held.attempt_id
-        record = dispatch.stored_evidence(_STATEMENT_ID, key, attempt, evidence, seen.now)
+        record = dispatch.stored_evidence(NEW_EVIDENCE, key, attempt, evidence, seen.now)
         return (dispatch.receive(seen.job, key, attempt, record, seen.now, error=lost),)
 
 
 def submit(seen: Locked, key: str, attempt: UUID, evidence: Evidence | FailedBeforeDispatch) -> Changes:
     """Hand in what a call has proved, without a lease."""
-    record = dispatch.stored_evidence(_STATEMENT_ID, key, attempt, evidence, seen.now)
-    if any(replace(record, id=e.id, at=e.at, contradicts=e.contradicts, used=e.used) == e for e in seen.stored):
-        return ()
+    record = dispatch.stored_evidence(NEW_EVIDENCE, key, attempt, evidence, seen.now)
     return (dispatch.receive(seen.job, key, attempt, record, seen.now),)
 
 
@@ -176,7 +174,7 @@ def resume(seen: Locked) -> Changes:
 def state(seen: Locked, key: str | None, evidence: Evidence) -> Changes:
     """Settle by a person's statement."""
     change = reconcile.state_fact(
-        seen.job, evidence, _STATEMENT_ID, seen.now, key=key, actor="operator", reason="looked at the provider"
+        seen.job, evidence, NEW_EVIDENCE, seen.now, key=key, actor="operator", reason="looked at the provider"
     )
     return (change,)
 

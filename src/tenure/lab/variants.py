@@ -137,6 +137,13 @@ _ALL = (
         (Patch("live", wrong.live_at_expiry, "moves"),),
     ),
     Variant(
+        "refused-early",
+        "I12",
+        "the fence refuses the current worker shortly before its lease ends",
+        "publish",
+        (Patch("live", wrong.over_early, "lease"),),
+    ),
+    Variant(
         "fence-before-only",
         "I3",
         "a publish checks the fence before the caller's writes and not after them",
@@ -253,6 +260,20 @@ _ALL = (
         "a look-up does not wait for a call that was made again",
         "resend",
         (Patch("begin", wrong.deadline_kept),),
+    ),
+    Variant(
+        "retry-anything",
+        "I4",
+        "an operator's retry queues a dead letter too",
+        "reopen",
+        (Patch("retry", wrong.retries_anything),),
+    ),
+    Variant(
+        "silent-release",
+        "I9",
+        "a job that is given back leaves no event",
+        "endings",
+        (Patch("release", wrong.says_nothing),),
     ),
     Variant(
         "retry-unproven",

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from tenure.lab.record import TICK
 from tenure.rules import reconcile
 from tenure.rules.authority import Authority
 from tenure.rules.effect import EffectState, SettledBy, StoredEvidence, operation_key
@@ -70,6 +71,11 @@ def under(*, epoch: bool = False, freezes: bool = False) -> Break:
 def live_at_expiry(_: Rule) -> Rule:
     """Count the instant of expiry as within the lease."""
     return lambda lease, now: now <= lease.expires_at
+
+
+def over_early(_: Rule) -> Rule:
+    """Count a lease as over one tick before its end."""
+    return lambda lease, now: now + TICK < lease.expires_at
 
 
 # --- claims and recovery ----------------------------------------------------------------------------------------------
@@ -221,6 +227,27 @@ def open_completes(original: Rule) -> Rule:
 def cancelled_completes(original: Rule) -> Rule:
     """Complete as if nobody had cancelled."""
     return lambda job, *given: original(replace(job, cancel_requested_at=None), *given)
+
+
+def says_nothing(original: Rule) -> Rule:
+    """Change the job and leave no event."""
+
+    def silent(job: Job, *given: Any, **options: Any) -> Change:
+        change: Change = original(job, *given, **options)
+        return replace(change, events=())
+
+    return silent
+
+
+def retries_anything(original: Rule) -> Rule:
+    """Retry whatever is over as if it had failed."""
+
+    def retry(job: Job, *given: Any, **options: Any) -> Change:
+        failed = replace(job, status=Status.FAILED) if job.status is Status.DEAD_LETTER else job
+        change: Change = original(failed, *given, **options)
+        return change
+
+    return retry
 
 
 def retry_ignores_marks(original: Rule) -> Rule:
