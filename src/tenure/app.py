@@ -155,7 +155,6 @@ class Tenure:
         Raises:
             Invalid: HANDLER_SIGNATURE, KIND_TAKEN.
         """
-
         if not isinstance(name, str):
             raise Invalid('write @app.job("name") with the kind\'s name, not @app.job alone', code="HANDLER_SIGNATURE")
 

@@ -156,8 +156,8 @@ def declare(
     _check_contexts(hints.get(context), hints.get(payload), called, name, is_async=is_async)
     if hints.get(payload, dict) in _NO_OBJECTS:
         raise Invalid(
-            f"the payload of kind {name!r} is a JSON object: annotate it with a model, a dataclass, a TypedDict or dict, "
-            f"not {hints[payload].__name__}",
+            f"the payload of kind {name!r} is a JSON object: annotate it with a model, a dataclass, a TypedDict or "
+            f"dict, not {hints[payload].__name__}",
             code="HANDLER_SIGNATURE",
         )
     result = hints.get("return", Any)

@@ -243,7 +243,6 @@ def test_a_payload_that_fails_its_model_is_told_by_field_and_never_by_value(mode
 @pytest.mark.parametrize(
     "model,value,text",
     [
-        (int, 1, "payload of kind 'k' must be a JSON object"),
         (list[int], [1], "payload of kind 'k' must be a JSON object"),
         (Unwritable, {"id": 1}, "payload of kind 'k' cannot be written as JSON (PydanticSerializationError)"),
         (Quote, 5, "payload of kind 'k': payload (model_type)"),
@@ -253,6 +252,15 @@ def test_a_payload_that_cannot_be_stored_is_refused_where_it_is_made(model: Any,
     with pytest.raises(Invalid) as caught:
         taking(model).encode(value)
     assert (str(caught.value), caught.value.code) == (text, "PAYLOAD_INVALID")
+
+
+@pytest.mark.parametrize("model", [int, str, list, object])
+def test_a_payload_that_is_no_object_is_refused_where_the_handler_is_declared(model: Any) -> None:
+    with pytest.raises(Invalid) as caught:
+        taking(model)
+    assert caught.value.code == "HANDLER_SIGNATURE"
+    assert f"not {model.__name__}" in str(caught.value)
+    assert taking(dict).encode({"id": 1}) == {"id": 1}
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
