@@ -48,6 +48,24 @@ def test_every_promise_holds_in_every_state(name: str) -> None:
         assert set(report.invariants) == set(lab.PROMISES) - {"I10"}
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "deeper",
+    [
+        replace(lab.configurations()["keys"], name="three attempts", attempts=3, renews=False, revokes=0),
+        replace(lab.configurations()["keyless"], name="two crashes", crashes=2, outages=2, cancels=1, renews=True),
+        replace(lab.configurations()["memory"], name="longer memory", lease=2, retention=5, crashes=2),
+    ],
+    ids=lambda deeper: deeper.name,
+)
+def test_every_promise_holds_further_out(deeper: Configuration) -> None:
+    report = lab.explore(deeper)
+    print(f"{deeper.name}: {report.states} states, {report.transitions} steps, {report.seconds:.1f} s")
+    assert report.violation is None, str(report.violation)
+    assert report.complete
+    assert set(report.missing) <= {"revoked"}
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_broken_rule_is_refuted_by_a_short_trace(name: str) -> None:
     variant = VARIANTS[name]
