@@ -23,6 +23,7 @@ from typing import Any
 
 from tenure import AsyncContext, Context, Tenure
 from tenure.connectors.simulator import Simulator
+from tenure.loops.process import Process
 
 URL, FOLDER, OPTIONS = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 DURATIONS = ("heartbeat", "sweep_every", "grace", "poll")
@@ -71,6 +72,9 @@ def hang(ctx: Context, payload: dict[str, Any]) -> None:
     if payload.get("send"):
         ctx.effect("send", mailer, {"to": "a"})
         note(ctx, "sent")
+    if payload.get("mark"):
+        app.service.mark_provider_dispatched(ctx.lease, operation_key="mine:1")
+        note(ctx, "marked")
     threading.Event().wait()
 
 
@@ -118,6 +122,19 @@ def die(ctx: Context, payload: dict[str, Any]) -> None:
             ctypes.string_at(0)
         case _:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+signalled = Process._signalled
+
+
+def told(self: Process, number: int, frame: Any) -> None:
+    """Tell the test that a signal has been taken: two that come too fast are one to Python."""
+    signalled(self, number, frame)
+    with (FOLDER / "signals").open("ab", buffering=0) as file:
+        file.write(b".")
+
+
+Process._signalled = told  # type: ignore[method-assign]
 
 
 async def main() -> int:

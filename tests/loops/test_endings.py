@@ -53,7 +53,7 @@ ENDINGS: dict[str, tuple[Callable[[], BaseException], str, str | None, str | Non
     "uncertain": (lambda: Uncertain("who knows"), "indeterminate", "UNCERTAIN", "who knows"),
     "failed effect": (lambda: EffectFailed("no"), "queued", "EFFECT_FAILED", "no"),
     "another lease": (lambda: LeaseLost("not mine", reason="expired"), "queued", "LEASE_LOST", "not mine"),
-    "exit": (lambda: SystemExit(3), "queued", "HANDLER_ERROR", "RuntimeError: the handler called sys.exit"),
+    "exit": (lambda: SystemExit(3), "queued", "HANDLER_ERROR", "RuntimeError: the handler raised SystemExit"),
     "cancelled by itself": (
         asyncio.CancelledError,
         "queued",

@@ -105,6 +105,26 @@ def test_a_handler_stopped_during_its_call_is_indeterminate_and_nobody_sends_aga
         assert provider.state()["requests"] == 1
 
 
+def test_a_handler_stopped_past_its_bare_mark_is_indeterminate_too(url: str, tmp_path: Path) -> None:
+    with producer(url) as app:
+        one = create(app, "hang", {"mark": True}, lease=3)
+        with Child(url, tmp_path, grace=0.3, sweep_every=None) as worker:
+            until((tmp_path / "marked").exists, "the mark")
+            sent = worker.signal(signal.SIGTERM)
+            assert worker.wait() == 1
+            assert time.monotonic() - sent <= 0.3 + 2
+        stopped = job(app, one)
+        assert (stopped.status, stopped.error_code, stopped.operation_key) == ("indeterminate", "SHUTDOWN", "mine:1")
+        # Nobody runs it again: another worker takes what comes after it.
+        with Child(url, tmp_path, name="b", sweep_every=0.1) as worker:
+            for nth in range(3):
+                ended(app, create(app, "quick", key=f"q{nth}"), "completed")
+            worker.signal(signal.SIGTERM)
+            assert worker.wait() == 0
+        assert job(app, one).status == "indeterminate"
+        assert [line["kind"] for line in entered(tmp_path)] == ["hang", "quick", "quick", "quick"]
+
+
 def test_a_blocked_event_loop_does_not_keep_a_stopped_worker(sqlite_url: str, tmp_path: Path) -> None:
     with producer(sqlite_url) as app:
         one = create(app, "block", {"seconds": 600})
@@ -140,20 +160,20 @@ def test_a_third_signal_leaves_at_once(sqlite_url: str, tmp_path: Path) -> None:
         two = create(app, "block", {"seconds": 600}, key="k2", lease=2)
         with Child(sqlite_url, tmp_path, grace=60) as worker:
             until(lambda: len(entered(tmp_path)) == 2, "both handlers to begin")
-            for _ in range(2):
+            for count in (1, 2):
                 worker.signal(signal.SIGINT)
-                # A signal that is pending already is not counted again: wait until it has been taken.
-                until(lambda: not _pending(worker.pid, signal.SIGINT), "the signal to be taken")
+                until(lambda count=count: _taken(tmp_path) == count, "the signal to be taken")
             sent = worker.signal(signal.SIGINT)
             assert worker.wait() == 128 + signal.SIGINT
             assert time.monotonic() - sent <= 0.5
+        assert _taken(tmp_path) == 2
         assert "leaving at once" in worker.errors.read_text()
         assert [job(app, each).status for each in (one, two)] == ["running", "running"]
 
 
-def _pending(pid: int, number: int) -> bool:
-    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return any(int(lines[name], 16) >> (number - 1) & 1 for name in ("SigPnd", "ShdPnd"))
+def _taken(folder: Path) -> int:
+    path = folder / "signals"
+    return path.stat().st_size if path.exists() else 0
 
 
 def test_killed_in_the_grace_period_the_lease_runs_out_and_the_job_runs_again(url: str, tmp_path: Path) -> None:

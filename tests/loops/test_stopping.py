@@ -211,6 +211,41 @@ def test_a_coroutine_that_refuses_to_be_cancelled_is_left_too(sqlite_url: str) -
         let_go.set()
 
 
+def test_a_loop_that_ends_around_its_worker_leaves_no_lease_to_be_renewed(sqlite_url: str) -> None:
+    begun = threading.Event()
+
+    async def waits(ctx: AsyncContext, payload: dict[str, Any]) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    app = make_app(sqlite_url)
+    app.job("waits", lease_duration=seconds(0.6))(waits)
+    one = app.enqueue("waits", {}, key="k").job
+    worker = app.worker()
+
+    async def careless() -> None:
+        # Neither stopped nor left by `async with`: the program just ends its loop.
+        await worker.start()
+        await asyncio.to_thread(begun.wait, 20)
+
+    asyncio.run(careless())
+    with producer(sqlite_url) as rival:
+        taken = until(lambda: rival.service.claim_job("rival"), "the lease to run out", 10)
+        assert (taken.job.id, taken.lease.generation) == (one.id, 2)
+    # What is left of it is tidied up here, so that the test leaves nothing.
+    worker._heartbeat.end()
+    asyncio.run(worker._stack.aclose())
+    worker._threads.close()
+    asyncio.run(_close_all(app))
+
+
+async def _close_all(app: Tenure) -> None:
+    for store in list(app._astores.values()):
+        await store.close()
+    app._astores.clear()
+    await app.aclose()
+
+
 # --- outcomes by themselves -------------------------------------------------------------------------------------------
 
 
