@@ -54,7 +54,9 @@ class Unreduced:
             form = self.space.machine.books.values[edge.book]
             authority = Authority(2 if form.superseded else 1, form.tenant_frozen, form.database_frozen)
             self.job = replace(self.job, authority=authority)
-        self._keep_sides(before, slot, edge, after)
+        if self.space.turned(before, slot, edge, after):
+            self.leases.reverse()
+            self.names.reverse()
         return refused
 
     def form(self) -> Book:
@@ -100,23 +102,3 @@ class Unreduced:
         if name == "claim":
             self.leases[slot] = self.job.lease
         return None
-
-    def _keep_sides(self, before: int, slot: int, edge: Edge | None, after: int) -> None:
-        space, machine = self.space, self.space.machine
-        _, left, right, _ = space.unpack(before)
-        if edge is None:
-            sides = [machine.worker_later(left), machine.worker_later(right)]
-        else:
-            sides = [machine.shifted(left, edge.shift), machine.shifted(right, edge.shift)]
-            if slot < 2:
-                sides[slot] = edge.worker
-            if edge.swapped:
-                sides.reverse()
-                self._swap()
-        _, now_left, now_right, _ = space.unpack(after)
-        if [now_left, now_right] != sides:
-            self._swap()
-
-    def _swap(self) -> None:
-        self.leases.reverse()
-        self.names.reverse()

@@ -149,6 +149,22 @@ class Space:
             left, right = right, left
         return self.pack(before if book < 0 else book, left, right, world)
 
+    def turned(self, before: int, slot: int, edge: Edge | None, after: int) -> bool:
+        """Say whether the two workers have changed sides with a step: a state only knows left and right."""
+        machine = self.machine
+        _, left, right, _ = self.unpack(before)
+        if edge is None:
+            sides = [machine.worker_later(left), machine.worker_later(right)]
+        else:
+            sides = [machine.shifted(left, edge.shift), machine.shifted(right, edge.shift)]
+            if slot < len(sides):
+                sides[slot] = edge.worker
+            if edge.swapped:
+                sides.reverse()
+        _, now_left, now_right, _ = self.unpack(after)
+        moved = [now_left, now_right] != sides
+        return moved != (edge is not None and edge.swapped)
+
 
 class Search:
     """One exploration."""

@@ -47,12 +47,12 @@ class Teller:
         machine = self.space.machine
         if edge is None:
             self.time += 1
-            self._follow(before, None, slot, after)
+            self._keep_names(before, slot, edge, after)
             return "clock", "a tick passes", f"t={self.time}; {self._standing(after)}"
         shift = machine.shifts.values[edge.shift]
         self.generation = 0 if shift.restored else self.generation + shift.rise
         actor, action = self._actor(slot, edge)
-        self._follow(before, edge, slot, after)
+        self._keep_names(before, slot, edge, after)
         note = f"{edge.note}; " if edge.note else ""
         return actor, action, f"{note}{self._standing(after)}"
 
@@ -64,21 +64,8 @@ class Teller:
                 return actor, edge.action
         return "provider", edge.action
 
-    def _follow(self, before: int, edge: Edge | None, slot: int, after: int) -> None:
-        """Keep the names on the right sides when a state's sides are swapped."""
-        space, machine = self.space, self.space.machine
-        _, left, right, _ = space.unpack(before)
-        if edge is None:
-            sides = [machine.worker_later(left), machine.worker_later(right)]
-        else:
-            sides = [machine.shifted(left, edge.shift), machine.shifted(right, edge.shift)]
-            if slot < 2:
-                sides[slot] = edge.worker
-            if edge.swapped:
-                sides.reverse()
-                self.names.reverse()
-        _, now_left, now_right, _ = space.unpack(after)
-        if [now_left, now_right] != sides:
+    def _keep_names(self, before: int, slot: int, edge: Edge | None, after: int) -> None:
+        if self.space.turned(before, slot, edge, after):
             self.names.reverse()
 
     def _standing(self, state: int) -> str:

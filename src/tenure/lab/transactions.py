@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from tenure.errors import LeaseLost
+from tenure.errors import IllegalMove, LeaseLost
 from tenure.lab.record import ATTEMPTS, BARE_KEY, DIGEST, EFFECT_NAME, NEW, Stored
 from tenure.rules import dispatch, lease, moves, reconcile
 from tenure.rules.effect import Effect, StoredEvidence
@@ -114,23 +114,40 @@ def mark(seen: Locked) -> Changes:
 
 
 def finish(seen: Locked, key: str, outcome: Outcome) -> Changes:
-    """Commit how the call ended; what a lost lease's call has proved is stored in the same transaction."""
+    """
+    Commit how the call ended; what a refused one has proved is stored in the same transaction.
+
+    Args:
+        key: What the call was made under; its intent is committed.
+    """
     try:
         return (dispatch.finish(seen.job, seen.held, EFFECT_NAME, outcome, seen.stored, seen.now),)
-    except LeaseLost as lost:
+    except (LeaseLost, IllegalMove) as refused:
         effect = find_effect(seen.job, EFFECT_NAME)
         evidence = None if effect is None else dispatch.evidence_of(outcome, effect)
         if evidence is None:
             raise
-        attempt = seen.held.attempt_id
-        record = dispatch.stored_evidence(NEW_EVIDENCE, key, attempt, evidence, seen.now)
-        return (dispatch.receive(seen.job, key, attempt, record, seen.now, error=lost),)
+        change = _received(seen, key, seen.held.attempt_id, evidence, refused)
+        if isinstance(refused, IllegalMove) and not any(one.contradicts for one in change.evidence):
+            raise
+        return (change,)
 
 
 def submit(seen: Locked, key: str, attempt: UUID, evidence: Evidence | FailedBeforeDispatch) -> Changes:
     """Hand in what a call has proved, without a lease."""
+    return (_received(seen, key, attempt, evidence),)
+
+
+def _received(
+    seen: Locked,
+    key: str,
+    attempt: UUID,
+    evidence: Evidence | FailedBeforeDispatch,
+    error: LeaseLost | IllegalMove | None = None,
+) -> Change:
     record = dispatch.stored_evidence(NEW_EVIDENCE, key, attempt, evidence, seen.now)
-    return (dispatch.receive(seen.job, key, attempt, record, seen.now),)
+    disputed = any(one.contradicts for one in seen.stored)
+    return dispatch.receive(seen.job, key, attempt, record, seen.now, error=error, disputed=disputed)
 
 
 def publish(seen: Locked) -> Changes:
@@ -174,7 +191,14 @@ def resume(seen: Locked) -> Changes:
 def state(seen: Locked, key: str | None, evidence: Evidence) -> Changes:
     """Settle by a person's statement."""
     change = reconcile.state_fact(
-        seen.job, evidence, NEW_EVIDENCE, seen.now, key=key, actor="operator", reason="looked at the provider"
+        seen.job,
+        evidence,
+        NEW_EVIDENCE,
+        seen.now,
+        key=key,
+        actor="operator",
+        reason="looked at the provider",
+        stored=seen.stored,
     )
     return (change,)
 
@@ -195,7 +219,7 @@ def sweep(seen: Locked) -> Changes:
             change = moves.recover(job, seen.now)
             assert change is not None, "assess saw an expired lease"
         elif isinstance(step, reconcile.Settle):
-            change = reconcile.settle_stored(job, step.effect, step.evidence, seen.now)
+            change = reconcile.settle_stored(job, step.effect, step.evidence, seen.now, seen.stored)
             stored = [record for record in stored if record.id != step.evidence.id]
         else:
             change = reconcile.escalate(job, step.reason, seen.now)
@@ -212,7 +236,10 @@ def answer(seen: Locked, key: str, attempt: UUID, evidence: Evidence, asked_at: 
     effect = reconcile.answered(seen.job, asked)
     if effect is None:
         return ()
-    return (reconcile.judge(seen.job, effect, evidence, seen.now, asked_at=asked_at, patient=seen.patient),)
+    change = reconcile.judge(
+        seen.job, effect, evidence, seen.now, asked_at=asked_at, patient=seen.patient, stored=seen.stored
+    )
+    return (change,)
 
 
 TRANSACTIONS: Mapping[str, Transaction] = {
