@@ -183,10 +183,13 @@ def test_the_command_runs_another_with_its_url_and_passes_its_exit_code_on() -> 
 
 
 def test_binaries_that_do_not_start_are_named_in_the_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In a folder of its own: what cannot be read by the server's user is copied together with what lies beside it.
+    folder = tmp_path / "installation" / "bin"
+    folder.mkdir(parents=True)
     for name in ("postgres", "initdb"):
-        (tmp_path / name).write_text("#!/bin/sh\necho this is only a wrapper\nexit 1\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("TENURE_TEST_POSTGRES", str(tmp_path))
+        (folder / name).write_text("#!/bin/sh\necho this is only a wrapper\nexit 1\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("TENURE_TEST_POSTGRES", str(folder))
     with pytest.raises(NoPostgres, match="only a wrapper") as refusal:
         start_server()
     assert "Install PostgreSQL 15 or newer" in str(refusal.value)

@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 from tenure.app import Tenure
 from tenure.errors import Invalid
-from tenure.faces.cli.options import AppName, AsJson, StoreUrl, load_app
+from tenure.faces.cli.options import AppName, AsJson, StoreUrl, load_app, who
 from tenure.faces.cli.show import console, table, write_json
 from tenure.loops.sweeper import Sweeper
 from tenure.rules.digest import payload_digest
@@ -95,7 +95,7 @@ def enqueue(
         if (payload is None) == (source is None):
             raise Invalid("give either one JSON object or --from FILE", code="BAD_ARGUMENT")
         rows = [parse(payload)] if payload is not None else list(_rows(source or Path()))
-        created, known, ids = _create(loaded, kind, rows, key, key_field, actor or None, quiet=as_json)
+        created, known, ids = _create(loaded, kind, rows, key, key_field, actor or loaded.actor or who(), quiet=as_json)
     finally:
         loaded.close()
     if as_json:
