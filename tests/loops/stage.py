@@ -36,7 +36,7 @@ LOOK_EVERY = 0.01
 PROGRAM = Path(__file__).with_name("program.py")
 
 
-def until(look: Callable[[], T], what: str, within: float = PATIENCE) -> T:
+def until(look: Callable[[], T | None], what: str, within: float = PATIENCE) -> T:
     """Look until there is something, and give it."""
     deadline = time.monotonic() + within
     while not (found := look()):
@@ -159,9 +159,7 @@ def ended(app: Tenure, one: Any, *statuses: str, within: float = PATIENCE) -> Jo
         over = now.status.value in statuses if statuses else now.status.value not in {"queued", "claimed", "running"}
         return now if over else None
 
-    found = until(look, f"job {getattr(one, 'id', one)} to become {statuses or 'terminal'}", within)
-    assert found is not None
-    return found
+    return until(look, f"job {getattr(one, 'id', one)} to become {statuses or 'terminal'}", within)
 
 
 def trail(app: Tenure, one: Any) -> list[str]:
@@ -200,6 +198,7 @@ class Child:
     def __init__(self, url: str, folder: Path, *, name: str = "worker", **options: Any) -> None:
         self.name = name
         self.folder = folder
+        self._started = False
         self.errors = folder / f"{name}.err"
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
@@ -223,9 +222,12 @@ class Child:
 
     def ready(self) -> Self:
         """Wait until it has started."""
+        if self._started:
+            return self
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line == "ready\n", f"the worker did not start:\n{self.errors.read_text()}"
+        self._started = True
         return self
 
     def signal(self, number: int) -> float:
@@ -395,6 +397,15 @@ class Theatre:
         one = self.start(style, scene, way, **options)
         return self.after(one)
 
+    def both(self, scene: Scene, way: str = "", attempts: int = 1) -> dict[str, list[Job]]:
+        """Play a scene in both styles at once and give each job after each of its attempts."""
+        jobs = {style: self.start(style, scene, way) for style in STYLES}
+        seen: dict[str, list[Job]] = {style: [] for style in STYLES}
+        for generation in range(1, attempts + 1):
+            for style, one in jobs.items():
+                seen[style].append(self.after(one, generation))
+        return seen
+
     def after(self, one: Job, generation: int = 1) -> Job:
         """Wait until an attempt is over and give the job."""
 
@@ -402,9 +413,7 @@ class Theatre:
             now = job(self.app, one)
             return now if now.generation >= generation and now.status not in {"claimed", "running"} else None
 
-        found = until(look, f"attempt {generation} of job {one.id} to end")
-        assert found is not None
-        return found
+        return until(look, f"attempt {generation} of job {one.id} to end")
 
     def effects(self, one: Job) -> dict[str, str]:
         """States of a job's effects."""

@@ -27,7 +27,7 @@ from tenure import (
     Uncertain,
 )
 from tenure.rules.payload import RESULT_BYTES_MAX
-from tests.loops.stage import Either, Running, Silent, Theatre, ended, job, make_app, trail, until
+from tests.loops.stage import STYLES, Either, Running, Silent, Theatre, ended, job, make_app, trail, until
 
 
 class Mute(Exception):
@@ -79,20 +79,22 @@ ENDINGS: dict[str, tuple[Callable[[], BaseException], str, str | None, str | Non
 }
 
 
-@pytest.mark.parametrize("name", ENDINGS)
-def test_what_a_handler_raises_ends_its_attempt(theatre: Theatre, style: str, name: str) -> None:
-    make, status, code, message = ENDINGS[name]
+def test_what_a_handler_raises_ends_its_attempt(theatre: Theatre, style: str) -> None:
+    def raising(make: Callable[[], BaseException]) -> Any:
+        async def scene(ctx: Either) -> None:
+            raise make()
 
-    async def scene(ctx: Either) -> None:
-        raise make()
+        return scene
 
-    after = theatre.play(style, scene)
-    assert (after.status, after.error_code, after.attempt_count) == (status, code, 1)
-    if message is not None:
-        assert after.error_message == message
-    assert len(after.error_message or "") < 100_000
+    jobs = {name: theatre.start(style, raising(make)) for name, (make, *_) in ENDINGS.items()}
+    for name, (_, status, code, message) in ENDINGS.items():
+        after = theatre.after(jobs[name])
+        assert (after.status, after.error_code, after.attempt_count) == (status, code, 1), name
+        if message is not None:
+            assert after.error_message == message, name
+        assert len(after.error_message or "") < 100_000, name
     # The worker and its loops have not noticed anything.
-    assert theatre.running.worker.health().ok
+    until(lambda: theatre.running.worker.health().ok, "the worker to be well")
 
 
 def test_a_stop_iteration_does_not_hang_the_worker(theatre: Theatre, style: str) -> None:
@@ -104,13 +106,13 @@ def test_a_stop_iteration_does_not_hang_the_worker(theatre: Theatre, style: str)
     assert "StopIteration" in (after.error_message or "")
 
 
-def test_used_up_attempts_go_to_the_dead_letters(theatre: Theatre, style: str) -> None:
+def test_used_up_attempts_go_to_the_dead_letters(theatre: Theatre) -> None:
     async def scene(ctx: Either) -> None:
         raise ValueError("every time")
 
-    after = theatre.play(style, scene, "brief_retry")
-    done = theatre.after(after, 2)
-    assert (done.status, done.error_code, done.attempt_count) == ("dead_letter", "HANDLER_ERROR", 2)
+    for first, last in theatre.both(scene, "brief_retry", attempts=2).values():
+        assert first.status == "queued"
+        assert (last.status, last.error_code, last.attempt_count) == ("dead_letter", "HANDLER_ERROR", 2)
 
 
 # --- payloads and results ---------------------------------------------------------------------------------------------
@@ -155,31 +157,32 @@ async def _strict_awaiting(ctx: Any, payload: Strict) -> int:
     return payload.id
 
 
-@pytest.mark.parametrize(
-    "result,problem",
-    [
-        (float("nan"), "NaN"),
-        ({"deep": [float("inf")]}, "$.deep[0]"),
-        (object(), "object"),
-        ("\ud800", "surrogate"),
-        ("x" * RESULT_BYTES_MAX, "bytes"),
-    ],
-    ids=["nan", "infinity", "object", "surrogate", "too large"],
-)
-def test_a_result_that_cannot_be_stored_fails_the_job_and_keeps_its_receipts(
-    theatre: Theatre, style: str, result: Any, problem: str
-) -> None:
-    mailer = theatre.provider(Succeeded("r-1"))
+UNSTORABLE: dict[str, tuple[Any, str]] = {
+    "nan": (float("nan"), "NaN"),
+    "infinity": ({"deep": [float("inf")]}, "$.deep[0]"),
+    "object": (object(), "object"),
+    "surrogate": ("\ud800", "surrogate"),
+    "too large": ("x" * RESULT_BYTES_MAX, "bytes"),
+}
 
-    async def scene(ctx: Either) -> Any:
-        await ctx.effect("send", mailer, {})
-        return result
 
-    after = theatre.play(style, scene)
-    assert (after.status, after.error_code, after.attempt_count) == ("failed", "RESULT_NOT_STORABLE", 1)
-    assert problem in (after.error_message or "")
-    (effect,) = theatre.app.service.list_effects(after.id)
-    assert (effect.state, effect.receipt) == ("succeeded", "r-1")
+def test_a_result_that_cannot_be_stored_fails_the_job_and_keeps_its_receipts(theatre: Theatre, style: str) -> None:
+    mailer = theatre.provider(*[Succeeded("r-1")] * len(UNSTORABLE))
+
+    def giving(result: Any) -> Any:
+        async def scene(ctx: Either) -> Any:
+            await ctx.effect("send", mailer, {})
+            return result
+
+        return scene
+
+    jobs = {name: theatre.start(style, giving(result)) for name, (result, _) in UNSTORABLE.items()}
+    for name, (_, problem) in UNSTORABLE.items():
+        after = theatre.after(jobs[name])
+        assert (after.status, after.error_code, after.attempt_count) == ("failed", "RESULT_NOT_STORABLE", 1), name
+        assert problem in (after.error_message or ""), name
+        (effect,) = theatre.app.service.list_effects(after.id)
+        assert (effect.state, effect.receipt) == ("succeeded", "r-1"), name
 
 
 def test_a_plain_function_that_gives_an_awaitable_is_told_so(theatre: Theatre) -> None:
@@ -252,20 +255,20 @@ def test_a_handler_that_runs_too_long_is_timed_out(theatre: Theatre, style: str)
         gate.set()
 
 
-def test_a_kind_may_have_its_timeouts_retried(theatre: Theatre, style: str) -> None:
+def test_a_kind_may_have_its_timeouts_retried(theatre: Theatre) -> None:
     gate = threading.Event()
 
     async def scene(ctx: Either) -> str:
         if ctx.job.attempt_count == 1:
-            await ctx.outside(lambda: gate.wait(20))
+            await ctx.outside(lambda: gate.wait(5))
         return "quick"
 
     try:
-        first = theatre.play(style, scene, "brief_retry")
-        assert (first.status, first.error_code) == ("queued", "TIMED_OUT")
+        for first, last in theatre.both(scene, "brief_retry", attempts=2).values():
+            assert (first.status, first.error_code) == ("queued", "TIMED_OUT")
+            assert (last.status, last.result) == ("completed", "quick")
     finally:
         gate.set()
-    assert theatre.after(first, 2).status == "completed"
 
 
 def test_a_timeout_during_a_call_is_indeterminate(theatre: Theatre, style: str) -> None:
@@ -279,7 +282,7 @@ def test_a_timeout_during_a_call_is_indeterminate(theatre: Theatre, style: str) 
     assert len(silent.calls) == 1
 
 
-def test_without_progress_an_attempt_is_timed_out_and_with_it_it_goes_on(theatre: Theatre, style: str) -> None:
+def test_without_progress_an_attempt_is_timed_out_and_with_it_it_goes_on(theatre: Theatre) -> None:
     gate = threading.Event()
 
     async def lively(ctx: Either) -> str:
@@ -293,15 +296,17 @@ def test_without_progress_an_attempt_is_timed_out_and_with_it_it_goes_on(theatre
         ctx.progress(0)
         await ctx.outside(lambda: gate.wait(20))
 
-    good = theatre.start(style, lively, "lively")
-    bad = theatre.start(style, silent, "lively")
+    good = {style: theatre.start(style, lively, "lively") for style in STYLES}
+    bad = {style: theatre.start(style, silent, "lively") for style in STYLES}
     try:
-        after = theatre.after(bad)
-        assert (after.status, after.error_code) == ("timed_out", "TIMED_OUT")
-        assert after.error_message == "the handler made no progress for 0:00:00.800000"
-        shown = until(lambda: job(theatre.app, good).progress, "progress to be shown")
-        assert '"total": 2' in shown
-        assert theatre.after(good).result == "done"
+        for style in STYLES:
+            shown = until(lambda style=style: job(theatre.app, good[style]).progress, "progress to be shown")
+            assert '"total": 2' in shown
+        for style in STYLES:
+            after = theatre.after(bad[style])
+            assert (after.status, after.error_code) == ("timed_out", "TIMED_OUT")
+            assert after.error_message == "the handler made no progress for 0:00:00.800000"
+            assert theatre.after(good[style]).result == "done"
     finally:
         gate.set()
 

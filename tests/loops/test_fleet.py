@@ -30,19 +30,23 @@ def test_a_thousand_jobs_survive_workers_that_are_told_to_stop_at_random(url: st
         for start in range(0, JOBS, 250):
             app.service.create_jobs([fields(app, "quick", key=f"q{n}", lease=30) for n in range(start, start + 250)])
         workers = [Child(url, tmp_path, name=f"w{n}", concurrency=5, lease=30) for n in range(WORKERS)]
-        stack.callback(lambda: [worker.kill() for worker in workers])
+        everybody = list(workers)
+        stack.callback(lambda: [worker.kill() for worker in everybody])
         for worker in workers:
             worker.ready()
-        statuses = []
+        leaving: list[Child] = []
         for step in range(SIGNALS):
             # A random instant of the work: after so many more handlers.
             wanted = min(len(entered(tmp_path)) + chance.randrange(JOBS // (2 * SIGNALS)), JOBS)
             until(lambda wanted=wanted: len(entered(tmp_path)) >= wanted, f"{wanted} handlers")
             nth = chance.randrange(WORKERS)
-            workers[nth].signal(signal.SIGTERM)
-            statuses.append(workers[nth].wait())
-            workers[nth].kill()
-            workers[nth] = Child(url, tmp_path, name=f"w{step + WORKERS}", concurrency=5, lease=30).ready()
+            # Signalled while the others work, and replaced at once.
+            old = workers[nth].ready()
+            old.signal(signal.SIGTERM)
+            leaving.append(old)
+            workers[nth] = Child(url, tmp_path, name=f"w{step + WORKERS}", concurrency=5, lease=30)
+            everybody.append(workers[nth])
+        statuses = [old.wait() for old in leaving]
         until(lambda: not app.service.list_jobs(status="queued", limit=1), "the queue to be empty")
         until(lambda: not app.service.list_jobs(status="running", limit=1), "the last handlers")
         assert statuses == [0] * SIGNALS

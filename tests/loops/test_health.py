@@ -24,7 +24,7 @@ from tenure.loops.worker import Worker
 from tests.loops.conftest import prepare
 from tests.loops.stage import Running, ended, make_app, seconds, until
 
-PERIOD = 0.3
+PERIOD = 0.2
 # Where each loop does its work.
 STEPS: dict[str, tuple[type, str]] = {
     "claim": (Worker, "_claim"),
@@ -120,10 +120,11 @@ def test_a_loop_that_hangs_is_red_after_three_periods(
         assert ended(app, app.enqueue("quick", {}, key="k").job, "completed").result == 1
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize(
-    "error", [ValueError("CANARY"), asyncio.CancelledError()], ids=["error", "leaked cancellation"]
-)
+# A cancellation that leaks out of a library is not the loop's own end.
+RAISED = [*((name, ValueError("CANARY")) for name in STEPS), ("claim", asyncio.CancelledError())]
+
+
+@pytest.mark.parametrize("name,error", RAISED, ids=[f"{name}-{type(error).__name__}" for name, error in RAISED])
 def test_a_loop_that_raises_is_started_again(
     app: Tenure,
     tmp_path: Path,
@@ -132,12 +133,10 @@ def test_a_loop_that_raises_is_started_again(
     name: str,
     error: BaseException,
 ) -> None:
-    if name == "heartbeat" and not isinstance(error, Exception):
-        error = RuntimeError("a thread has no cancellation")
     owner, step = STEPS[name]
     original: Callable[..., Any] = getattr(owner, step)
     raised: list[float] = []
-    times = 3
+    times = 2
 
     def failing(self: Any, *args: Any, **options: Any) -> Any:
         if len(raised) < times:
@@ -163,8 +162,8 @@ def test_a_loop_that_raises_is_started_again(
         assert running.worker.health().ok
         assert ended(app, app.enqueue("quick", {}, key="k").job, "completed").result == 1
     if name != "heartbeat":
-        # Backoff: the pause grows.
-        assert raised[2] - raised[1] > raised[1] - raised[0]
+        # After a pause; the test of a pulse by itself shows that it grows.
+        assert raised[1] - raised[0] > 0.09
     told = [one.getMessage() for one in caplog.records if one.getMessage().startswith(f"loop {name} ")]
     assert told[0] == f"loop {name} failed, it goes on: {type(error).__name__} "
     assert told[1:] == [f"loop {name} succeeds again after {times} failures"]

@@ -266,7 +266,7 @@ def test_a_receipt_that_the_database_did_not_take_is_handed_in_by_the_next_worke
 
     def with_handlers(store: Store) -> Tenure:
         app = make_app(store, providers=[post])
-        given = {"lease_duration": seconds(2), "backoff_base": seconds(1)}
+        given: dict[str, Any] = {"lease_duration": seconds(1.2), "backoff_base": seconds(1)}
 
         @app.job("plain", **given)
         def plain(ctx: Context, payload: dict[str, Any]) -> Any:
@@ -281,7 +281,7 @@ def test_a_receipt_that_the_database_did_not_take_is_handed_in_by_the_next_worke
     first = with_handlers(opened())
     one = first.enqueue(style, {}, key="k").job
     settings: dict[str, Any] = {"poll": POLL, "sweep_every": POLL} | ({"journal_dir": folder} if journal else {})
-    with Running(first, grace=seconds(3), **settings) as running:
+    with Running(first, grace=seconds(0.8), **settings) as running:
         assert post.called.wait(20)
         go_away()
         post.answer.set()

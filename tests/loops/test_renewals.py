@@ -57,7 +57,9 @@ def blocks_a_thread(ctx: Context, payload: dict[str, Any]) -> str:
 
 def test_a_handler_that_blocks_keeps_its_lease(url: str) -> None:
     app = app_with(url, blocks_the_loop, blocks_a_thread)
-    jobs = [app.enqueue(kind, {}, key=kind).job for kind in ("blocks_the_loop", "blocks_a_thread")]
+    # The thread first: it begins before the loop is blocked.
+    prepared = [app.prepare(kind, {}, key=kind) for kind in ("blocks_a_thread", "blocks_the_loop")]
+    jobs = [made.job for made in app.enqueue_many(prepared)]
     with Running(app) as running, producer(url) as rival:
         # Somebody else looks for work all the time, and settles what has expired.
         until(lambda: running.worker.health().running == 2, "both to begin")
@@ -78,6 +80,7 @@ def test_without_renewals_the_late_completion_is_refused(url: str, monkeypatch: 
     app = app_with(url, blocks_the_loop)
     one = app.enqueue("blocks_the_loop", {}, key="k").job
     with Running(app) as running, producer(url) as rival:
+        until(lambda: running.worker.health().running, "the handler to begin")
         taken = until(lambda: rival.service.claim_job("rival", start=True, lease_duration=seconds(60)), "its end")
         assert (taken.job.id, taken.lease.generation) == (one.id, 2)
         # The first handler ends now or has ended; its worker is idle when its late word has been refused.
@@ -89,10 +92,10 @@ def test_without_renewals_the_late_completion_is_refused(url: str, monkeypatch: 
         assert trail(rival, one) == ["claimed", "lease_expired", "claimed", "completed"]
 
 
-def test_code_that_holds_the_interpreter_loses_its_lease_and_nothing_else(url: str, tmp_path: Path) -> None:
-    with producer(url) as app:
-        one = create(app, "hold_interpreter", {"seconds": 4}, lease=LEASE)
-        with Child(url, tmp_path, lease=LEASE) as worker:
+def test_code_that_holds_the_interpreter_loses_its_lease_and_nothing_else(sqlite_url: str, tmp_path: Path) -> None:
+    with producer(sqlite_url) as app:
+        one = create(app, "hold_interpreter", {"seconds": 3}, lease=LEASE)
+        with Child(sqlite_url, tmp_path, lease=LEASE) as worker:
             until((tmp_path / "holding").exists, "the handler to begin")
             taken = until(lambda: app.service.claim_job("rival", start=True, lease_duration=seconds(60)), "its end")
             assert taken.lease.generation == 2

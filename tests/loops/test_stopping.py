@@ -45,11 +45,13 @@ def test_what_a_claim_on_its_way_takes_is_given_back_unused(url: str) -> None:
     app = app_with(url, notes=notes)
     with Running(app) as running:
         worker = running.worker
-        store, claimed = worker._store, threading.Event()
+        store, claimed, looked = worker._store, threading.Event(), threading.Event()
         run = store.run
 
         async def slow(procedure: Any) -> Any:
             answer = await run(procedure)
+            if procedure.name == "claim":
+                looked.set()
             if procedure.name == "claim" and answer.claims:
                 claimed.set()
                 # The answer is on its way while the worker is told to stop.
@@ -57,6 +59,8 @@ def test_what_a_claim_on_its_way_takes_is_given_back_unused(url: str) -> None:
             return answer
 
         running.call(_set(store, "run", slow))
+        # A claim that was on its way before is over.
+        assert looked.wait(20)
         jobs = [made.job for made in app.enqueue_many([app.prepare("notes", {}, key=f"k{n}") for n in range(3)])]
         assert claimed.wait(20)
         assert running.stop()
@@ -74,12 +78,14 @@ async def _set(thing: Any, name: str, value: Any) -> None:
 
 def test_a_claim_whose_answer_was_lost_is_asked_for_again_and_given_back(sqlite_url: str) -> None:
     app = app_with(sqlite_url, forever=forever)
-    with Running(app) as running:
+    with Running(app, grace=seconds(5)) as running:
         worker = running.worker
-        run, lost = worker._store.run, threading.Event()
+        run, lost, looked = worker._store.run, threading.Event(), threading.Event()
 
         async def losing(procedure: Any) -> Any:
             answer = await run(procedure)
+            if procedure.name == "claim":
+                looked.set()
             if procedure.name == "claim" and answer.claims and not lost.is_set():
                 worker.claim_no_more()
                 lost.set()
@@ -87,6 +93,7 @@ def test_a_claim_whose_answer_was_lost_is_asked_for_again_and_given_back(sqlite_
             return answer
 
         running.call(_set(worker._store, "run", losing))
+        assert looked.wait(20)
         one = app.enqueue("forever", {}, key="k").job
         assert lost.wait(20)
         assert job(app, one).status == "running"
