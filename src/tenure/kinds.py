@@ -186,7 +186,7 @@ def _called(function: Handler, name: str) -> Handler:
             f"{getattr(function, '__qualname__', '')}".rstrip(),
             code="HANDLER_SIGNATURE",
         )
-    if inspect.isroutine(function) or isinstance(function, functools.partial):
+    if inspect.isroutine(function) or isinstance(function, functools.partial) or hasattr(function, "__wrapped__"):
         return function
     bound: Handler = type(function).__call__.__get__(function)
     return bound

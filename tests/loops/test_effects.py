@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from dataclasses import replace as replaced
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tenure import (
+    Accepted,
     EffectFailed,
     EffectRejected,
+    Evidence,
     FailedBeforeDispatch,
     Invalid,
     Rejected,
     Stop,
     Succeeded,
+    Unavailable,
     Uncertain,
     Unknown,
 )
@@ -214,6 +220,68 @@ def test_a_provider_of_somebody_else_is_refused(theatre: Theatre, style: str) ->
     assert (after.status, after.error_code, stranger.ledger) == ("failed", "UNKNOWN_PROVIDER", [])
 
 
+class Refusing:
+    """A store that does not take outcomes of calls."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def run(self, procedure: Any) -> Any:
+        if procedure.name != "finish_effect":
+            return self._store.run(procedure)
+        procedure.script().close()
+        raise Unavailable("the database is away")
+
+
+class Journal:
+    """Keeps receipts in a list, or fails."""
+
+    def __init__(self, *, full: bool) -> None:
+        self.full = full
+        self.kept: list[Any] = []
+
+    def append_receipt(self, operation_key: str, attempt_id: UUID, evidence: Evidence) -> None:
+        if self.full:
+            raise Unavailable("CANARY: the disk is full", code="STORAGE_FULL")
+        self.kept.append((operation_key, attempt_id, evidence))
+
+
+@pytest.mark.parametrize("journal", ["kept", "full", "none", "nothing to keep"])
+def test_an_outcome_that_the_database_does_not_take_is_uncertain_and_says_where_the_proof_is(
+    theatre: Theatre, style: str, journal: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    mailer = theatre.provider(Unknown("no reply") if journal == "nothing to keep" else Succeeded("r-1"))
+    keep = None if journal == "none" else Journal(full=journal == "full")
+    texts: list[str] = []
+
+    async def scene(ctx: Either) -> Any:
+        ctx.ctx._runtime = replaced(
+            ctx._runtime, store=Refusing(ctx._runtime.store), blocking=Refusing(ctx._runtime.blocking), journal=keep
+        )
+        try:
+            await ctx.effect("send", mailer, {"to": "a"})
+        except Uncertain as uncertain:
+            texts.append(str(uncertain))
+            raise
+
+    with caplog.at_level(logging.ERROR, "tenure.worker"):
+        after = theatre.play(style, scene)
+    assert (after.status, after.error_code) == ("indeterminate", "OUTCOME_NOT_RECORDED")
+    assert theatre.effects(after) == {"send": "pending"}
+    said = "its receipt is in the journal" if journal == "kept" else "a sweep asks the provider"
+    assert said in texts[0]
+    if journal == "kept":
+        assert keep is not None
+        ((key, _, evidence),) = keep.kept
+        assert (key, evidence) == (f"{after.kind}:{after.id}:send", Accepted("r-1"))
+    logged = [one.getMessage() for one in caplog.records]
+    assert any(one.startswith("receipt not kept:") for one in logged) == (journal == "full")
+    assert "CANARY" not in caplog.text
+
+
 class Between:
     """A store that does something between an intent's commit and the call."""
 
@@ -246,11 +314,8 @@ def test_a_stop_between_intent_and_call_means_no_call(theatre: Theatre, style: s
     async def scene(ctx: Either) -> Any:
         attempt = ctx._attempt
         which = "store" if style == "awaiting" else "blocking"
-        own = type(runtime)(
-            runtime.store, runtime.blocking, runtime.providers, runtime.journal, runtime.wait, runtime.apart
-        )
-        setattr(own, which, Between(getattr(runtime, which), lambda: attempt.halt(CANCELLED, "in between")))
-        ctx.ctx._runtime = own
+        between = Between(getattr(runtime, which), lambda: attempt.halt(CANCELLED, "in between"))
+        ctx.ctx._runtime = replaced(runtime, **{which: between})
         with pytest.raises(Stop, match="in between"):
             await ctx.effect("send", mailer, {"to": "a"})
         attempt.stop = None  # the test's own; the attempt goes on

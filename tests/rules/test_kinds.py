@@ -102,6 +102,14 @@ def test_objects_methods_and_partials_are_handlers_and_keep_their_colour() -> No
     assert made.decode({"id": 4}) == Quote(id=4)
 
 
+def test_a_decorator_that_makes_an_object_of_a_function_keeps_its_signature() -> None:
+    @functools.lru_cache
+    def remembered(ctx: Context, quote: Quote) -> int:
+        return quote.id
+
+    assert declare("k", remembered).decode({"id": 4}) == Quote(id=4)
+
+
 def one(ctx: Any) -> None: ...
 def three(ctx: Any, payload: Any, more: Any) -> None: ...
 def optional(ctx: Any, payload: Any, more: int = 1) -> None: ...
