@@ -1,5 +1,5 @@
 """
-Write the reference pages that are made from the code: states, errors, events, the command line.
+Write the reference pages that are made from the code: states, errors, events, the command line, the Python interface.
 
     python docs/generate.py            write them
     python docs/generate.py --check    only say which are not what the code says; exit 1 if any
@@ -16,6 +16,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -354,9 +355,16 @@ def _default(option: Any) -> str:
     return f"`{value}`" if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
 
 
+def python_interface() -> str:
+    """Describe every public name; the module beside this one does it."""
+    text: str = import_module("api_page").api(table, MADE)
+    return text
+
+
 def pages() -> dict[Path, Callable[[], str]]:
     """Name every page and what writes it."""
     made = {"states.md": states, "errors.md": error_page, "events.md": events, "cli.md": command_line}
+    made["api.md"] = python_interface
     return {REFERENCE / name: write for name, write in made.items()}
 
 

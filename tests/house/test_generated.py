@@ -30,7 +30,10 @@ def test_a_page_that_says_something_else_is_noticed_and_repaired(tmp_path: Path)
     for folder in ("src", "docs"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     assert check(tmp_path).returncode == 0
-    pages = {name: tmp_path / "docs" / "reference" / name for name in ("states.md", "errors.md", "events.md", "cli.md")}
+    pages = {
+        name: tmp_path / "docs" / "reference" / name
+        for name in ("states.md", "errors.md", "events.md", "cli.md", "api.md")
+    }
     before = {name: page.read_text() for name, page in pages.items()}
     for page in pages.values():
         page.write_text(page.read_text() + "\nAnd something nobody decided.\n")
