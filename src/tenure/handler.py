@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
@@ -41,10 +41,12 @@ from tenure.rules.digest import request_digest
 from tenure.rules.dispatch import Begun, evidence_of
 from tenure.rules.effect import Effect, EffectState
 from tenure.rules.envelope import ExecutionIdentity, read_execution_identity
-from tenure.rules.job import Change, Job, open_boundary
+from tenure.rules.event import EventName
+from tenure.rules.job import Change, Job
 from tenure.rules.lease import Lease, trusted_for
 from tenure.rules.outcome import Accepted, Declined, Evidence, FailedBeforeDispatch, Outcome, Terms, Unknown
 from tenure.rules.payload import clean_text
+from tenure.rules.status import Status
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Store, Transaction
 from tenure.stores.runner import guard, refuse_inside
 from tenure.yields import new_id
@@ -56,6 +58,8 @@ logger = logging.getLogger("tenure.worker")
 # The write of an outcome is shielded from the handler's cancellation and has this long, in seconds.
 OUTCOME_PATIENCE = 10.0
 PUBLISH_SHARE = 3
+# In bytes. Of what an exception says this much is kept with the job, for the operator who looks at it.
+ERROR_TEXT_MAX = 500
 
 LEASE_LOST, CANCELLED, TIMED_OUT, SHUTDOWN = "LEASE_LOST", "CANCELLED", "TIMED_OUT", "SHUTDOWN"
 
@@ -121,6 +125,7 @@ class Attempt:
         progressed: Monotonic seconds of the last call of `ctx.progress`.
         started: Monotonic seconds when the handler was called; None before that.
         ended: How it ended is on its way to the database; nothing about the handler is judged any more.
+        told: Which failure of it was logged last.
     """
 
     job: Job
@@ -132,6 +137,7 @@ class Attempt:
     stop: Stop | None = None
     started: float | None = None
     ended: bool = False
+    told: tuple[str, str | None] | None = None
 
     def halt(self, code: str, message: str) -> None:
         """Ask the handler to stop; the first reason stands."""
@@ -473,7 +479,7 @@ def _seen(task: asyncio.Future[Any]) -> None:
 
 def returning(attempt: Attempt, result: Any) -> hold.Ask:
     """What is written when the handler returned."""
-    return hold.completing(attempt.lease, result)
+    return _telling(attempt, hold.completing(attempt.lease, result))
 
 
 def ending(attempt: Attempt, error: BaseException) -> hold.Ask | None:
@@ -483,6 +489,11 @@ def ending(attempt: Attempt, error: BaseException) -> hold.Ask | None:
     Returns:
         None where this worker has nothing to say any more: the lease is lost.
     """
+    ask = _ending(attempt, error)
+    return None if ask is None else _telling(attempt, ask)
+
+
+def _ending(attempt: Attempt, error: BaseException) -> hold.Ask | None:
     error = _decisive(error)
     if attempt.stop is not None and _follows(attempt.stop, error):
         error = attempt.stop
@@ -496,7 +507,7 @@ def ending(attempt: Attempt, error: BaseException) -> hold.Ask | None:
             return hold.timing_out(lease, TIMED_OUT, _text(error))
         case Stop():
             reason = _text(error)
-            return hold.Ask(lease, lambda job, now: _interrupted(job, lease, reason, now))
+            return hold.Ask(lease, lambda job, now: moves.interrupted(job, lease, SHUTDOWN, reason, now))
         case EffectFailed(retry_after=seconds):
             wait = None if seconds is None else timedelta(seconds=seconds)
             return hold.failing(lease, error.code, _text(error), retryable=True, retry_after=wait)
@@ -512,27 +523,45 @@ def ending(attempt: Attempt, error: BaseException) -> hold.Ask | None:
 
 
 def abandoning(attempt: Attempt) -> hold.Ask:
-    """
-    What is written when the worker ends before a handler that was told to stop.
-
-    The code may still run, so the job is not given back: its lease runs out by itself. Where a call may have gone out
-    there is nothing to wait for.
-    """
+    """What is written when the worker ends before a handler that was told to stop; see `moves.abandoned`."""
     lease, reason = attempt.lease, "the worker ended before the handler did"
+    return _telling(attempt, hold.Ask(lease, lambda job, now: moves.abandoned(job, lease, SHUTDOWN, reason, now)))
+
+
+# What the log calls a failed attempt, by its event; a cancellation and a job given back are none.
+_FAILURES = frozenset(
+    {
+        EventName.RETRIED,
+        EventName.FAILED,
+        EventName.DEAD_LETTERED,
+        EventName.INDETERMINATE,
+        EventName.TIMED_OUT,
+        EventName.HALT_UNSAFE,
+    }
+)
+
+
+def _telling(attempt: Attempt, ask: hold.Ask) -> hold.Ask:
+    """Log a failed attempt when it is decided what comes next: ids and codes, never what an exception says."""
 
     def decide(job: Job, now: datetime) -> Change:
-        if open_boundary(job):
-            return moves.mark_indeterminate(job, lease, SHUTDOWN, reason, now)
-        return Change(job=job)
+        change = ask.decide(job, now)
+        # Decided once more, and mostly alike, where the database was away meanwhile: that is told once.
+        told = (change.job.status.value, change.job.error_code)
+        if attempt.told != told and any(event.name in _FAILURES for event in change.events):
+            attempt.told = told
+            logger.warning("%s", _failure(job, change.job))
+        return change
 
-    return hold.Ask(lease, decide)
+    return replace(ask, decide=decide)
 
 
-def _interrupted(job: Job, lease: Lease, reason: str, now: datetime) -> Change:
-    """A shutdown stopped a handler, which has ended: give the job back, unless a call may have gone out."""
-    if open_boundary(job):
-        return moves.mark_indeterminate(job, lease, SHUTDOWN, reason, now)
-    return moves.release(job, lease, clean_text(reason, 200)[0], now)
+def _failure(before: Job, after: Job) -> str:
+    again = after.status is Status.QUEUED
+    return (
+        f"attempt failed: kind={before.kind} job={before.id} attempt={before.attempt_count}/{before.max_attempts} "
+        f"code={after.error_code} next={f'retry at {after.run_at:%Y-%m-%dT%H:%M:%SZ}' if again else after.status}"
+    )
 
 
 def _follows(stop: Stop, error: BaseException) -> bool:
@@ -579,4 +608,4 @@ def _text(error: BaseException, *, named: bool = False) -> str:
         message = ""
     if not message.strip():
         return kind
-    return f"{kind}: {message}" if named else message
+    return clean_text(f"{kind}: {message}" if named else message, ERROR_TEXT_MAX)[0]

@@ -330,7 +330,12 @@ def test_resend_is_for_providers_that_honour_keys_in_the_same_attempt_inside_the
     again = bench.service.begin_effect(lease, name="send", request=REQUEST, provider=mailer, resend=True)
     assert again.is_open
     assert len(bench.table("intent", lease.job_id)) == 2
-    assert bench.trail(lease.job_id).count("dispatched") == 2
+    told = [event.data for event in bench.service.list_job_events(lease.job_id) if event.name == "dispatched"]
+    assert [(data["name"], data.get("sent"), data.get("resent")) for data in told] == [
+        ("send", True, None),
+        ("by pigeon", True, None),
+        ("send", None, True),
+    ]
 
 
 def test_resend_of_something_else_is_not_a_way_around(bench: Bench) -> None:

@@ -171,7 +171,10 @@ def test_a_resend_is_no_second_intent_and_only_where_it_is_safe(
     change = begin(job, resend=True)
     effect = find_effect(change.job, "send")
     assert effect is not None
-    assert (begun(change).send, change.intents, change.events) == (True, (), ())
+    assert (begun(change).send, change.intents) == (True, ())
+    (told,) = change.events
+    assert (told.name, told.status) == ("dispatched", "running")
+    assert dict(told.data) == {"name": "send", "operation_key": known.operation_key, "resent": True}
     # However the first call ended, nobody knows any more.
     assert (effect.state, effect.operation_key) == (EffectState.UNKNOWN, known.operation_key)
     assert effect.deadline_at >= known.deadline_at

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.errors import CancelRequested, IllegalMove, Invalid, TenureError, Uncertain
+from tenure.errors import CancelRequested, IllegalMove, Invalid, LeaseLost, TenureError, Uncertain
 from tenure.rules import dispatch, moves, reconcile
 from tenure.rules.authority import Authority
 from tenure.rules.dispatch import stored_evidence
@@ -86,6 +86,8 @@ MOVES: dict[str, Callable[[Job], Change]] = {
     "mark halt unsafe": lambda job: moves.mark_halt_unsafe(job, LEASE, "E", "m", NOW),
     "mark timed out": lambda job: moves.mark_timed_out(job, LEASE, "E", "m", NOW),
     "release": lambda job: moves.release(job, LEASE, "r", NOW),
+    "interrupted": lambda job: moves.interrupted(job, LEASE, "SHUTDOWN", "told to stop", NOW),
+    "abandoned": lambda job: moves.abandoned(job, LEASE, "SHUTDOWN", "told to stop", NOW),
     "acknowledge": lambda job: moves.acknowledge_cancellation(job, LEASE, NOW),
     "cancel": lambda job: moves.cancel(job, "r", NOW),
     "revoke": lambda job: moves.revoke(job, "r", NOW, actor="op:1"),
@@ -117,8 +119,8 @@ MOVES: dict[str, Callable[[Job], Change]] = {
 EXCEPTION_OF = {"retry": "retry_job", "look-up": "reconcile_dispatched", "statement": "reconcile_dispatched"}
 HOLDERS = {
     "renew", "complete", "complete, unstorable", "fail, retryable", "fail for good", "time out", "mark indeterminate",
-    "mark halt unsafe", "mark timed out", "release", "acknowledge", "begin", "begin another", "resend", "mark",
-    "finish, success", "finish, failure", "finish, refusal", "finish, doubt",
+    "mark halt unsafe", "mark timed out", "release", "interrupted", "acknowledge", "begin", "begin another", "resend",
+    "mark", "finish, success", "finish, failure", "finish, refusal", "finish, doubt",
 }  # fmt: skip
 
 
@@ -150,7 +152,7 @@ def check(before: Job, change: Change, name: str) -> None:
     claims = name.startswith("claim")
     if claims:
         assert (after.generation, after.attempt_count) == (before.generation + 1, before.attempt_count + 1), where
-    elif name != "release":
+    elif name not in {"release", "interrupted"}:
         assert after.attempt_count == before.attempt_count, where
     assert (after.lease is not None) == (after.status in LIVE), where
     assert (after.finished_at is not None) == (after.status in TERMINAL), where
@@ -469,3 +471,43 @@ def test_reopening_makes_a_new_key_and_tells_the_old_one() -> None:
             moves.retry(job, NOW, actor="op:1", attempts=1, reopen=(name,))
     with pytest.raises(Invalid):
         moves.retry(a_job("failed", an_effect("succeeded")), NOW, actor="op:1", attempts=1, reopen=("send",))
+
+
+@pytest.mark.parametrize(
+    ("effects", "cancel", "status", "attempts"),
+    [
+        ((), False, "queued", 0),
+        ((an_effect("succeeded"),), False, "queued", 0),
+        ((), True, "cancelled", 1),
+        ((an_effect(),), False, "indeterminate", 1),
+        ((a_mark(),), False, "indeterminate", 1),
+        ((an_effect("unknown"),), True, "indeterminate", 1),
+    ],
+)
+def test_an_interrupted_attempt_is_given_back_unless_a_call_may_be_out(
+    effects: Any, cancel: bool, status: str, attempts: int
+) -> None:
+    job = cancelling(a_job("running", *effects)) if cancel else a_job("running", *effects)
+    change = moves.interrupted(job, LEASE, "SHUTDOWN", "told to stop", NOW)
+    assert (change.job.status, change.job.attempt_count, change.job.lease) == (status, attempts, None)
+    if status == "indeterminate":
+        assert (change.job.error_code, change.job.error_message) == ("SHUTDOWN", "told to stop")
+    if status == "queued":
+        assert change.events[0].data == {"reason": "told to stop"}
+        long = moves.interrupted(job, LEASE, "SHUTDOWN", "x" * 10_000, NOW)
+        assert len(long.events[0].data["reason"]) == moves.REASON_BYTES_MAX
+    with pytest.raises(LeaseLost):
+        moves.interrupted(job, replace(LEASE, attempt_id=uuid4()), "SHUTDOWN", "told to stop", NOW)
+
+
+@pytest.mark.parametrize("effects", [(), (an_effect("succeeded"),), (an_effect(),), (a_mark(),)])
+def test_an_abandoned_attempt_keeps_its_job_unless_a_call_may_be_out(effects: Any) -> None:
+    job = a_job("running", *effects)
+    change = moves.abandoned(job, LEASE, "SHUTDOWN", "it did not end", NOW)
+    if open_boundary(job):
+        assert (change.job.status, change.job.error_code) == ("indeterminate", "SHUTDOWN")
+        with pytest.raises(LeaseLost):
+            moves.abandoned(job, replace(LEASE, attempt_id=uuid4()), "SHUTDOWN", "it did not end", NOW)
+    else:
+        # The code may still run: the lease runs out by itself, and recovery goes on from there.
+        assert change == Change(job=job)

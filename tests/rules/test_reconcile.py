@@ -260,3 +260,54 @@ def test_resuming_a_sweep_forgets_what_was_asked() -> None:
     assert (change.job.escalated_at, [(e.lookups, e.asked_at) for e in change.effects]) == (None, [(0, None)])
     with pytest.raises(IllegalMove):
         reconcile.resume_sweep(change.job, LATER, actor="op:1")
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("", "no answer; "),
+        ("the look-up raised TimeoutError", "no answer (the look-up raised TimeoutError); "),
+        (7, "no answer; "),
+        ("x" * 10_000, "no answer (xxx"),
+    ],
+)
+def test_an_escalation_says_why_there_was_no_answer(said: Any, shown: str) -> None:
+    job = a_job("indeterminate", an_effect())
+    change = reconcile.judge(job, job.effects[0], NoAnswer(said), LATER)
+    reason = change.job.escalation_reason or ""
+    assert reason.startswith(f"{KEY}: {shown}")
+    assert len(reason) < 400
+    assert change.events[0].data == {"reason": reason}
+    # An absence that does not count is another matter.
+    absent = reconcile.judge(job, job.effects[0], Absent(), NOW)
+    assert "knows nothing of it" in (absent.job.escalation_reason or "")
+
+
+@pytest.mark.parametrize("known", [an_effect("failed_before_dispatch"), an_effect("rejected"), a_mark("closed")])
+def test_a_statement_that_contradicts_names_who_said_it_and_why(known: Effect) -> None:
+    job = a_job("failed", known)
+
+    def state(found: Any) -> Any:
+        return reconcile.state_fact(
+            job, found, uuid4(), LATER, key=known.operation_key, actor="op:1", reason="it is in their books"
+        )
+
+    change = state(Accepted({"id": "r-9"}))
+    told = [(event.name.value, event.actor) for event in change.events]
+    assert told == [("evidence_received", "op:1"), ("escalated", None)]
+    assert change.events[0].data == {
+        "operation_key": known.operation_key,
+        "kind": "accepted",
+        "attempt_id": None,
+        "by": "statement",
+        "reason": "it is in their books",
+    }
+    assert (change.job.status, [one.contradicts for one in change.evidence]) == ("failed", [True])
+    if known.state is EffectState.CLOSED:
+        # The control: a statement that the failure leaves room for settles the mark, by the same name.
+        (settled,) = state(Absent()).events
+        assert (settled.name.value, settled.actor, settled.data["reason"]) == (
+            "effect_settled",
+            "op:1",
+            "it is in their books",
+        )

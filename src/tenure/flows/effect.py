@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from tenure.errors import LeaseLost, Unavailable, Uncertain
+from tenure.errors import Unavailable, Uncertain
 from tenure.procedures.effect import begin_effect, finish_effect
 from tenure.rules.dispatch import Begun
 from tenure.rules.effect import Effect
@@ -63,8 +63,6 @@ def perform(
     outcome: Outcome = yield from call("send", send, begun)
     try:
         effect = yield from transact(finish_effect(lease, name, outcome))
-    except LeaseLost:
-        raise
     except Unavailable as gone:
         kept = yield from call("keep", keep, begun.effect, outcome)
         proof = "its receipt is in the journal and is handed in when the database is back"

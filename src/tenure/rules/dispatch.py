@@ -128,7 +128,10 @@ def begin(
             )
         # Unknown from now on, however the first call may have ended; and a look-up has to wait for this call too.
         again = replace(known, state=EffectState.UNKNOWN, deadline_at=max(known.deadline_at, now + allowed))
-        return Change(job=with_effect(job, again), effects=(again,), answer=Begun(again, send=True, timeout=allowed))
+        # In the trail like the first call, but not as `sent`: that stands for an intent, and this is the same one.
+        data = {"name": name, "operation_key": again.operation_key, "resent": True}
+        told = move(job, Status.RUNNING, EventName.DISPATCHED, now, data=data, effects=(again,))
+        return replace(told, answer=Begun(again, send=True, timeout=allowed))
     if known is not None and known.settled_by in DOUBTED and known.provider != terms.provider:
         raise Conflict(
             f"effect {name!r} of job {job.id} was begun with provider {known.provider!r}, which may still act under "
@@ -287,6 +290,8 @@ def receive(
     *,
     error: LeaseLost | IllegalMove | None = None,
     disputed: bool = False,
+    actor: str | None = None,
+    reason: str | None = None,
 ) -> Change:
     """
     Store evidence that somebody without authority hands in; it moves no job.
@@ -297,10 +302,13 @@ def receive(
     Args:
         disputed: Contradicting evidence is kept for this job: its escalation stays.
         error: Raised after the commit: the refusal of the finish that this evidence came with.
+        actor, reason: Who says so and why, where it is a person's statement.
     """
     effect = next((e for e in job.effects if e.operation_key == key), None)
     data = {"operation_key": key, "kind": evidence.kind, "attempt_id": str(attempt_id) if attempt_id else None}
-    events = (note(job, EventName.EVIDENCE_RECEIVED, now, data=data),)
+    if reason is not None:
+        data |= {"by": SettledBy.STATEMENT.value, "reason": reason}
+    events = (note(job, EventName.EVIDENCE_RECEIVED, now, actor=actor, data=data),)
     if contradicts(effect, evidence):
         return dispute(Change(job=job, events=events, error=error), [evidence], now)
     after = job

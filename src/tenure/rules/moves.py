@@ -23,6 +23,7 @@ from tenure.rules.retry import backoff, jitter, window_ended
 from tenure.rules.status import LIVE, Status
 
 CODE_MAX = 100
+REASON_BYTES_MAX = 200
 WORKER_LOST = "WORKER_LOST"
 LEASE_EXPIRED = "LEASE_EXPIRED_AFTER_DISPATCH"
 GRANT_MAX = 10_000  # attempts that one retry may grant
@@ -271,6 +272,25 @@ def release(job: Job, lease: Lease, reason: str, now: datetime) -> Change:
         attempt_count=job.attempt_count - 1,
         run_at=now,
     )
+
+
+def interrupted(job: Job, lease: Lease, code: str, reason: str, now: datetime) -> Change:
+    """End the attempt of a handler that was stopped and has ended: give the job back, unless a call may be out."""
+    if open_boundary(job):
+        return mark_indeterminate(job, lease, code, reason, now)
+    return release(job, lease, clean_text(reason, REASON_BYTES_MAX)[0], now)
+
+
+def abandoned(job: Job, lease: Lease, code: str, reason: str, now: datetime) -> Change:
+    """
+    Say what can be said of an attempt whose handler was told to stop and did not.
+
+    The code may still run, so the job is not given back: its lease runs out by itself. Where a call may have gone out
+    there is nothing to wait for.
+    """
+    if open_boundary(job):
+        return mark_indeterminate(job, lease, code, reason, now)
+    return Change(job=job)
 
 
 def acknowledge_cancellation(job: Job, lease: Lease, now: datetime) -> Change:

@@ -29,8 +29,9 @@ from tenure.rules.effect import MARK, Effect, EffectState, SettledBy, StoredEvid
 from tenure.rules.event import EventName
 from tenure.rules.job import Change, Job, illegal, move, note, open_boundary, with_effect
 from tenure.rules.lease import live
-from tenure.rules.moves import LEASE_EXPIRED, WORKER_LOST
+from tenure.rules.moves import LEASE_EXPIRED, REASON_BYTES_MAX, WORKER_LOST
 from tenure.rules.outcome import Evidence, NoAnswer
+from tenure.rules.payload import clean_text
 from tenure.rules.status import LIVE, TERMINAL, Status
 
 COMMAND = "reconcile_dispatched"
@@ -162,7 +163,10 @@ def judge(
         patient: Ask again until the job's `escalate_after` has passed; the bare verb escalates at once.
     """
     why = "no answer"
-    if not isinstance(evidence, NoAnswer):
+    if isinstance(evidence, NoAnswer):
+        said = clean_text(evidence.reason, REASON_BYTES_MAX)[0].strip() if isinstance(evidence.reason, str) else ""
+        why = f"no answer ({said})" if said else why
+    else:
         record = stored_evidence(effect.attempt_id, effect.operation_key, effect.attempt_id, evidence, now)
         if _settles(effect, record, now, asked_at or now):
             return settle(job, effect, record, SettledBy.LOOKUP, now, stored=stored)
@@ -234,11 +238,11 @@ def state_fact(
     record = stored_evidence(evidence_id, effect.operation_key if effect else "", None, evidence, now)
     if effect is not None and (effect.is_open or effect.state is EffectState.CLOSED):
         if effect.state is EffectState.CLOSED and record.kind == ACCEPTED:
-            return receive(job, effect.operation_key, None, record, now)
+            return receive(job, effect.operation_key, None, record, now, actor=actor, reason=reason)
         change = settle(job, effect, record, SettledBy.STATEMENT, now, actor=actor, reason=reason, stored=stored)
         return replace(change, evidence=(replace(record, used=True), *change.evidence))
     if effect is not None and contradicts(effect, record):
-        return receive(job, effect.operation_key, None, record, now)
+        return receive(job, effect.operation_key, None, record, now, actor=actor, reason=reason)
     if open_boundary(job) or job.status not in {Status.INDETERMINATE, Status.TIMED_OUT}:
         raise illegal(job, "be reconciled by this statement: nothing it speaks of is open")
     data = {"evidence": record.kind, "by": SettledBy.STATEMENT.value, "reason": reason}
