@@ -62,11 +62,11 @@ def written_codes() -> set[str]:
             given = [one.value for one in node.keywords if one.arg == "error_code"]
             if called in ENDS or called in {"failing", "timing_out"}:
                 given += node.args
-            if called == "Uncertain" or (called == "Invalid" and "UNREADABLE" in ast.dump(node)):
+            if called == "Uncertain" or (called in {"Invalid", "Permanent"} and "UNREADABLE" in ast.dump(node)):
                 given += [one.value for one in node.keywords if one.arg == "code"]
             for value in [inner for one in given for inner in ast.walk(one)]:
                 code = value.value if isinstance(value, ast.Constant) else constants.get(getattr(value, "id", ""))
-                if isinstance(code, str) and re.fullmatch(r"[A-Z]+(_[A-Z]+)+", code):
+                if isinstance(code, str) and re.fullmatch(r"[A-Z][A-Z_]+", code):
                     found.add(code)
     return found
 
