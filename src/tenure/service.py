@@ -6,8 +6,12 @@ Both classes are made from the same definitions in `verbs.py`, so there are no t
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import functools
-from collections.abc import Callable, Coroutine
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tenure import verbs
@@ -43,9 +47,31 @@ def _blocking_flow(
 ) -> Callable[Concatenate[DurableJobService, P], T]:
     @functools.wraps(verb)
     def call(self: DurableJobService, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run_flow(verb(self.scope, *args, **kwargs), self.store.run)
+        return run_flow(verb(self.scope, *args, **kwargs), self.store.run, _wait)
 
     return call
+
+
+def _wait(awaitable: Awaitable[Any]) -> Any:
+    """Wait for a call of a flow: on a loop in a thread of its own, because a loop may be running in this one."""
+    done: Future[Any] = Future()
+    context = contextvars.copy_context()
+
+    async def body() -> Any:
+        return await awaitable
+
+    def run() -> None:
+        loop = asyncio.new_event_loop()
+        try:
+            done.set_result(context.run(loop.run_until_complete, body()))
+        except BaseException as error:  # noqa: BLE001 - it is handed to whoever waits
+            done.set_exception(error)
+        finally:
+            # A look-up that ignores its cancellation is left behind, not waited for.
+            loop.close()
+
+    threading.Thread(target=run, name="tenure-lookup", daemon=True).start()
+    return done.result()
 
 
 def _awaiting(

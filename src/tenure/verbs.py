@@ -7,15 +7,14 @@ and scopes applied; what is written is decided further down.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from tenure.connectors.provider import Provider, check_provider_name, terms
+from tenure.connectors.provider import LOOKUP_TIMEOUT, Provider, ask_bounded, check_provider_name, terms
 from tenure.errors import Invalid
-from tenure.flows.sweep import sweep_scope
+from tenure.flows.sweep import Lookup, sweep_scope
 from tenure.procedures import claim as claiming
 from tenure.procedures import effect as effects
 from tenure.procedures import enqueue, hold, operate, reconcile
@@ -30,7 +29,7 @@ from tenure.rules.envelope import ExecutionInput, GovernanceInput
 from tenure.rules.event import Event
 from tenure.rules.job import DEFAULT_OPTIONS, Job, Options
 from tenure.rules.lease import Lease, check_lease
-from tenure.rules.outcome import Evidence, FailedBeforeDispatch, NoAnswer, Outcome, Terms
+from tenure.rules.outcome import Evidence, FailedBeforeDispatch, Outcome, Terms
 from tenure.rules.reconcile import Verdict
 from tenure.rules.scope import Scope
 from tenure.rules.status import Phase, Status
@@ -141,18 +140,16 @@ def claim_jobs(
     """
     if claim_id is not None:
         check_id("claim_id", claim_id)
-    return _claims(
-        claiming.claim(
-            worker_id,
-            limit=limit,
-            queues=None if queues is None else _names("queues", queues),
-            kinds=None if kinds is None else _names("kinds", kinds),
-            tenant=scope.narrow(tenant),
-            organization=organization,
-            start=start,
-            lease_duration=lease_duration,
-            claim_id=claim_id,
-        )
+    return claiming.claim(
+        worker_id,
+        limit=limit,
+        queues=None if queues is None else _names("queues", queues),
+        kinds=None if kinds is None else _names("kinds", kinds),
+        tenant=scope.narrow(tenant),
+        organization=organization,
+        start=start,
+        lease_duration=lease_duration,
+        claim_id=claim_id,
     )
 
 
@@ -160,11 +157,6 @@ def _names(what: str, names: Sequence[str]) -> Sequence[str]:
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise Invalid(f"{what} is a list of names, not {names!r}", code="BAD_ARGUMENT")
     return list(names)
-
-
-@procedure
-def _claims(claim: Procedure[claiming.Taken]) -> Script[list[Claim]]:
-    return (yield from claim).claims
 
 
 def claim_job(
@@ -550,9 +542,6 @@ def _candidates(organization: str, project: str, tenant: str, limit: int) -> Scr
     return (yield from reading.get_jobs(ids, tenant=tenant))
 
 
-Lookup = Callable[[str, Job], "Evidence | Awaitable[Evidence]"]
-
-
 def sweep_reconciliation_candidates(
     scope: Scope,
     *,
@@ -561,30 +550,28 @@ def sweep_reconciliation_candidates(
     lookup: Lookup,
     tenant: str | None = None,
     limit: int = SWEEP_MAX,
+    lookup_timeout: timedelta = LOOKUP_TIMEOUT,
 ) -> Flow[list[Verdict]]:
     """
     Settle or escalate every candidate of one scope by evidence; it never sends.
 
     Args:
-        lookup: Asked as `lookup(operation_key, job)`, gives Accepted, Declined, Absent or NoAnswer. One that raises
-            counts as no answer. The first no answer escalates.
+        lookup: Asked as `lookup(operation_key, job)`, gives Accepted, Declined, Absent or NoAnswer; `async def`, or
+            `def`, which runs in a thread of its own. One that raises, gives anything else or is late counts as no
+            answer, with its reason. The first no answer escalates.
         tenant: The binding's, or the organization when none is given.
+        lookup_timeout: How long one look-up may take, 30 seconds by default.
     Returns:
         One verdict for each candidate, oldest first.
     """
+    if not callable(lookup):
+        raise Invalid(
+            f"lookup is a function of an operation key and a job, not {type(lookup).__name__}", code="BAD_ARGUMENT"
+        )
+    if not isinstance(lookup_timeout, timedelta) or lookup_timeout <= timedelta(0):
+        raise Invalid("lookup_timeout is a timedelta above zero", code="BAD_DURATION")
 
-    def ask(job: Job, effect: Effect) -> Any:
-        try:
-            answer = lookup(effect.operation_key, job)
-        except Exception as problem:  # noqa: BLE001 - a look-up that fails is a provider that does not answer
-            return NoAnswer(type(problem).__name__)
-        return _guarded(answer) if inspect.isawaitable(answer) else answer
+    async def ask(job: Job, effect: Effect) -> Evidence:
+        return await ask_bounded(lookup, (effect.operation_key, job), lookup_timeout)
 
     return sweep_scope(organization, project, scope.narrow(tenant) or organization, ask, limit=limit)
-
-
-async def _guarded(answer: Awaitable[Evidence]) -> Evidence:
-    try:
-        return await answer
-    except Exception as problem:  # noqa: BLE001 - see `ask`
-        return NoAnswer(type(problem).__name__)

@@ -2,9 +2,9 @@
 What a provider is, what it declares about itself, and how one call to it is bounded.
 
 A provider speaks to one thing of the outside world. It says how a call ended in one of four words; whatever does not
-come back as one of these four is `Unknown`, because the provider may have acted. `send_bounded` and `lookup_bounded`
-are the only ways the rest of the package calls a provider: they never raise for what a provider did, they end in time,
-and they carry class names instead of texts, because a provider's texts hold payloads and secrets.
+come back as one of these four is `Unknown`, because the provider may have acted. `send_bounded`, `lookup_bounded` and
+`ask_bounded` are the only ways the rest of the package calls a provider: they never raise for what a provider did, they
+end in time, and they carry class names instead of texts, because a provider's texts hold payloads and secrets.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ from tenure.rules.payload import RESULT_BYTES_MAX, clean_text
 GRACE = timedelta(milliseconds=500)
 # A reason is read in a list of many; a provider that passes its whole answer on must not fill the store with it.
 REASON_BYTES_MAX = 500
+# How long a look-up may take that no provider speaks for: the caller's own, in a sweep.
+LOOKUP_TIMEOUT = timedelta(seconds=30)
 CATEGORIES = frozenset({"permanent", "authentication"})
 
 _OUTCOMES = (Succeeded, FailedBeforeDispatch, Rejected, Unknown)
@@ -199,11 +201,24 @@ async def lookup_bounded(provider: Provider, operation_key: str, timeout: timede
         return NoAnswer(f"{provider.name}: has no look-up")
     if timeout <= _ZERO:
         return NoAnswer(f"{provider.name}: no time was left for the look-up")
-    value, trouble = await _bounded("lookup", provider.lookup, (operation_key,), timeout)
+    return await _asked(f"{provider.name}: lookup", provider.lookup, (operation_key,), timeout)
+
+
+async def ask_bounded(lookup: Callable[..., Any], args: tuple[Any, ...], timeout: timedelta) -> Evidence:  # noqa: ASYNC109 - see `lookup_bounded`
+    """
+    Ask a look-up of the caller's own so that it ends in time and in evidence, as `lookup_bounded` does.
+
+    A plain function runs in a thread of its own: it may block, and the loop goes on.
+    """
+    return await _asked("the look-up", lookup, args, timeout)
+
+
+async def _asked(who: str, lookup: Callable[..., Any], args: tuple[Any, ...], limit: timedelta) -> Evidence:
+    value, trouble = await _bounded(who, lookup, args, limit)
     if trouble is not None:
-        return NoAnswer(f"{provider.name}: {trouble}")
+        return NoAnswer(trouble)
     if not isinstance(value, _EVIDENCE):
-        return NoAnswer(f"{provider.name}: lookup returned {_kind(value)}, not evidence")
+        return NoAnswer(f"{who} returned {_kind(value)}, not evidence")
     return _tidy(value)
 
 

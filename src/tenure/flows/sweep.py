@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 from uuid import UUID
 
@@ -14,6 +14,9 @@ from tenure.rules.outcome import Absent, Accepted, Declined, Evidence, NoAnswer
 from tenure.rules.payload import encode
 from tenure.rules.reconcile import Verdict
 from tenure.yields import FlowScript, call, flow, transact
+
+# Asked by the caller's own means: `(operation_key, job) -> Evidence`, plain or async.
+Lookup = Callable[[str, Job], "Evidence | Awaitable[Evidence]"]
 
 _RANK = {"leave": 0, "resolve": 1, "escalate": 2}
 

@@ -8,15 +8,14 @@ that this process does not know, or that cannot be asked, gives no answer, and a
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from uuid import UUID
 
-from tenure.connectors.provider import Provider, lookup_bounded
+from tenure.connectors.provider import LOOKUP_TIMEOUT, Provider, ask_bounded, lookup_bounded
 from tenure.flows.drive import run_flow_async
-from tenure.flows.sweep import sweep_job
+from tenure.flows.sweep import Lookup, sweep_job
 from tenure.procedures.reconcile import find_candidate_scopes, find_candidates
 from tenure.rules.effect import Effect
 from tenure.rules.job import Job
@@ -24,14 +23,13 @@ from tenure.rules.outcome import Evidence, NoAnswer
 from tenure.rules.reconcile import Verdict
 from tenure.stores.contract import AsyncStore
 
+__all__ = ["BATCH", "LANES", "Lookup", "Sweeper"]
+
 logger = logging.getLogger("tenure.sweeper")
 
 BATCH = 200
 # Candidates looked at side by side, so that one silent provider does not hold up the others.
 LANES = 4
-
-# Asked about bare marks, which name no provider: `(operation_key, job) -> Evidence`, plain or async.
-Lookup = Callable[[str, Job], "Evidence | Awaitable[Evidence]"]
 
 
 class Sweeper:
@@ -40,8 +38,9 @@ class Sweeper:
 
     Args:
         providers: By the name stored with effects.
-        lookup: Asked about bare marks.
+        lookup: Asked about bare marks, which name no provider; a plain function runs in a thread of its own.
         tenant: Only this tenant's scopes.
+        lookup_timeout: How long one call of `lookup` may take. Providers have their own timeout.
     """
 
     def __init__(
@@ -51,11 +50,13 @@ class Sweeper:
         *,
         lookup: Lookup | None = None,
         tenant: str | None = None,
+        lookup_timeout: timedelta = LOOKUP_TIMEOUT,
     ) -> None:
         self._store = store
         self._providers = providers
         self._lookup = lookup
         self._tenant = tenant
+        self._lookup_timeout = lookup_timeout
 
     async def sweep(self, *, patient: bool = True, progress: Callable[[], None] | None = None) -> list[Verdict]:
         """
@@ -109,12 +110,8 @@ class Sweeper:
     async def _ask_caller(self, job: Job, effect: Effect) -> Evidence:
         if self._lookup is None:
             return NoAnswer("a bare mark names no provider, and no look-up was given")
-        try:
-            answer: Any = self._lookup(effect.operation_key, job)
-            if inspect.isawaitable(answer):
-                answer = await answer
-        except Exception as error:  # noqa: BLE001 - a look-up that fails is a provider that does not answer
-            logger.warning("the look-up for bare marks raised %s", type(error).__name__)
-            return NoAnswer(type(error).__name__)
-        evidence: Evidence = answer
-        return evidence
+        answer = await ask_bounded(self._lookup, (effect.operation_key, job), self._lookup_timeout)
+        if isinstance(answer, NoAnswer):
+            # Its reason may be the caller's own words; it is kept with the job if a person has to be asked.
+            logger.info("the look-up for bare marks has no answer: job=%s", job.id)
+        return answer
