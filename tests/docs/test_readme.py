@@ -65,10 +65,17 @@ def test_the_first_screen_is_short() -> None:
 
 def test_what_it_installs_exists() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = re.findall(r"'tenure\[([\w,]+)\]'", "".join(page.read_text("utf-8") for page in pages()))
+    text = "".join(page.read_text("utf-8") for page in pages())
+    extras = re.findall(r"pip install (?:'\.|\"\$\(ls dist/\*\.whl\))\[([\w,]+)\]", text)
     assert len(extras) >= 3
     assert {extra for group in extras for extra in group.split(",")} <= project["optional-dependencies"].keys()
     assert project["requires-python"] == ">=3.11"
+
+
+def test_it_names_no_registry() -> None:
+    # Until the package is in one, a name alone would install somebody else's.
+    for page in pages():
+        assert re.search(r"pip install[^\n]*[ '\"]tenure\b", page.read_text("utf-8")) is None, page.name
 
 
 def pages() -> list[Path]:
