@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -218,6 +219,70 @@ def test_the_file_of_an_expired_connection_is_closed_with_its_block(store: Sqlit
         block()
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         kept[0].execute("SELECT 1")
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_a_rollback_that_fails_at_the_deadline_is_told_to_the_block(
+    kind: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    store: SqliteStore = request.getfixturevalue("store" if kind == "file" else "memory")
+
+    def block() -> None:
+        with store.transaction() as tx:
+            tx.run(put("late"))
+            # The end of time finds the rollback refused, as on a disk that fails.
+            tx.connection.set_authorizer(
+                lambda action, *_: sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
+            )
+            run_out(store)
+            assert tx._rolled_back.wait(PATIENCE)
+            tx.connection.set_authorizer(None)
+
+    with pytest.raises(Unavailable) as told:
+        block()
+    assert told.value.code == "TRANSACTION_TIMEOUT"
+    assert any("DatabaseError" in note for note in told.value.__notes__)
+    assert caplog.records == []
+    if kind == "file":
+        assert store.run(put("next")) == "next"
+        assert store.run(keys_aside()) == ["next"]
+
+
+def test_a_mistake_of_the_writer_thread_is_told_to_the_next_caller_and_the_others_are_served(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = store._engine
+    serve = engine._serve_batch
+
+    def broken() -> None:
+        serve()
+        raise LookupError("secret-payload")
+
+    monkeypatch.setattr(engine, "_serve_batch", broken)
+    with store.transaction() as tx:
+        waiting = Background(store.run, put("waiting"))
+        wait_for_line(store, 1)
+        tx.run(put("first"))
+    assert waiting.result() == "waiting"
+    # The thread has still to come out of its task.
+    end = time.monotonic() + PATIENCE
+    while engine._mishap is None:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    with pytest.raises(Unavailable, match="LookupError") as told:
+        store.run(put("refused"))
+    assert told.value.code == "WRITER_FAILED"
+    assert "secret-payload" not in str(told.value)
+    assert isinstance(told.value.__cause__, LookupError)
+    # Told once, and the store goes on, its thread included.
+    monkeypatch.undo()
+    with store.transaction() as tx:
+        waiting = Background(store.run, put("served"))
+        wait_for_line(store, 1)
+        tx.run(put("second"))
+    assert waiting.result() == "served"
+    assert store.run(keys_aside()) == ["first", "waiting", "second", "served"]
+    assert caplog.records == []
 
 
 # What would wait for itself.

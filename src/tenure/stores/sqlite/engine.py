@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 import os
 import sqlite3
 import threading
@@ -27,6 +26,7 @@ from typing import Any, TypeVar
 from tenure.errors import IllegalMove, Invalid, TenureError, Unavailable
 from tenure.stores.migrate import Migration
 from tenure.stores.runner import drive, pauses
+from tenure.stores.sqlite.anchor import Anchor
 from tenure.stores.sqlite.answers import Answers
 from tenure.stores.sqlite.clock import HostClock, Instants, ReplacedClock
 from tenure.stores.sqlite.connect import Place
@@ -38,8 +38,6 @@ from tenure.stores.sqlite.turn import Turn
 from tenure.stores.sqlite.writer import PAUSE_FIRST, PAUSE_LONGEST, Writer
 from tenure.stores.statements import Named
 from tenure.yields import AfterCommit, Procedure
-
-log = logging.getLogger("tenure.store")
 
 T = TypeVar("T")
 
@@ -73,6 +71,7 @@ class Engine:
         self.known = list(migrations)
         self.answers = Answers(statements)
         self.clock = clock
+        self.anchor = Anchor(place)
         self._users = 0
         self._start()
         watch_forks(self)
@@ -81,9 +80,12 @@ class Engine:
         # Everything that belongs to one process; a forked child calls it again.
         self.pid = os.getpid()
         self.line = Line()
-        self.writer = Writer(self.place, self.known)
+        self.anchor.renew_lock()
+        self.writer = Writer(self.place, self.known, self.anchor)
         self.readers = Readers(partial(self.writer.open, reader=True))
         self._thread: threading.Thread | None = None
+        # What went wrong in the writer thread and is nobody's answer; the next caller hears of it.
+        self._mishap: Exception | None = None
         self.lock = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self.stranded = ""
@@ -137,6 +139,13 @@ class Engine:
             self.after_fork(quiet=False)
         if self.stranded:
             raise Invalid(f"{self.stranded}; open the store anew in a fresh process", code="FORKED")
+        if self._mishap is not None:
+            mishap, self._mishap = self._mishap, None
+            raise Unavailable(
+                f"the writer thread of this SQLite store met an unexpected {type(mishap).__name__}, a mistake of "
+                "tenure's own; this call did nothing and may be made again; please report the error that caused this",
+                code="WRITER_FAILED",
+            ) from mishap
 
     def run(self, procedure: Procedure[T]) -> T | AfterCommit:
         """Run and commit one procedure, in this thread where nobody is before it."""
@@ -168,6 +177,7 @@ class Engine:
 
     def read(self, procedure: Procedure[T]) -> T | AfterCommit:
         """Run a procedure that only reads, on a snapshot; again from its start where a lock was in the way."""
+        self.anchor.check()
         for pause in pauses(PATIENCE, first=PAUSE_FIRST, longest=PAUSE_LONGEST):
             try:
                 with self.readers.connection() as connection:
@@ -272,9 +282,9 @@ class Engine:
         while (task := self._next_task()) is not None:
             try:
                 task()
-            except Exception:
-                # A mistake of ours. Every task lets go of the line by itself; others must still be served.
-                log.exception("the writer thread of a SQLite store met an unexpected error")
+            except Exception as error:  # noqa: BLE001 - told to the next caller; others must still be served
+                # A mistake of ours, in no caller's own work. Every task lets go of the line by itself.
+                self._mishap = self._mishap or error
 
     def _next_task(self) -> Callable[[], None] | None:
         line = self.line
@@ -414,7 +424,10 @@ class Engine:
         with self.line.changed:
             holder = self.line.watched
             if holder is not None and holder.owner == threading.get_ident():
-                raise IllegalMove("a transaction of this store is open here; end it before closing the store")
+                raise IllegalMove(
+                    "a transaction of this store is open here; end it before closing the store",
+                    code="INSIDE_TRANSACTION",
+                )
             self.line.closed = True
             self.line.changed.notify_all()
         thread, self._thread = self._thread, None

@@ -22,6 +22,7 @@ class Joined:
 
     def __init__(self, engine: Engine, connection: Any) -> None:
         engine.check_process()
+        engine.anchor.check()
         if not isinstance(connection, sqlite3.Connection):
             raise Invalid(
                 f"a SQLite store joins connections of the sqlite3 module, not {type(connection).__name__}",

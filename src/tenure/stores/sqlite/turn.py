@@ -7,7 +7,6 @@ thread rolls it back although the caller's code still runs; that code then holds
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
 import threading
@@ -26,8 +25,6 @@ from tenure.yields import AfterCommit, Procedure, Rows
 
 if TYPE_CHECKING:
     from tenure.stores.sqlite.engine import Engine
-
-log = logging.getLogger("tenure.store")
 
 T = TypeVar("T")
 
@@ -96,6 +93,7 @@ class Turn:
         self._limit = limit
         self._over: str | None = None
         self._after: TenureError | None = None
+        self._trouble: sqlite3.Error | None = None
         self._state = threading.Lock()
         self._use = threading.Lock()
         self._rolled_back = threading.Event()
@@ -123,11 +121,14 @@ class Turn:
 
     def _refusal(self) -> TenureError:
         if self._over == "expired":
-            return Unavailable(
+            late = Unavailable(
                 f"this transaction lasted longer than its deadline of {self._limit:g} seconds and was rolled back; "
                 "do less in it, or run it again",
                 code="TRANSACTION_TIMEOUT",
             )
+            if self._trouble is not None:
+                late.add_note(f"the rollback met {type(self._trouble).__name__}; the connection was given up")
+            return late
         return IllegalMove("this transaction has ended", code="TRANSACTION_ENDED")
 
     def _finish_as(self, how: str) -> bool:
@@ -199,12 +200,15 @@ class Turn:
                     connection.execute("ROLLBACK")
             finally:
                 self._use.release()
-        except sqlite3.ProgrammingError:
-            # The caller closed the connection, which ended the transaction too.
-            log.debug("a transaction past its deadline was closed by its caller")
+        except sqlite3.Error as error:
+            # Closed by the caller, which ended the transaction too; or the rollback failed, and closing the connection
+            # does it instead. Nothing of it is committed either way, and the caller is told.
+            self._trouble = error
         finally:
             if not engine.place.in_memory:
                 engine.writer.forget()
+            elif self._trouble is not None:
+                engine.writer.roll_back()
             self._rolled_back.set()
             engine.line.release()
 

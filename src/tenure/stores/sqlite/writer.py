@@ -17,6 +17,7 @@ from typing import NoReturn
 from tenure.errors import Invalid
 from tenure.stores.migrate import Migration, check_version
 from tenure.stores.runner import pauses
+from tenure.stores.sqlite.anchor import Anchor
 from tenure.stores.sqlite.connect import Place, connect
 from tenure.stores.sqlite.failures import busy, code_of, is_busy, raise_typed
 from tenure.stores.sqlite.line import PATIENCE
@@ -40,8 +41,9 @@ class Writer:
         fits: True once the schema was looked at since the connection was opened.
     """
 
-    def __init__(self, place: Place, known: Sequence[Migration]) -> None:
+    def __init__(self, place: Place, known: Sequence[Migration], anchor: Anchor) -> None:
         self._place = place
+        self._anchor = anchor
         self._known = known
         self.connection: sqlite3.Connection | None = None
         self.fits = False
@@ -62,8 +64,10 @@ class Writer:
 
     def open(self, *, reader: bool = False, create: bool = False) -> sqlite3.Connection:
         """Open a connection; a busy database raises the driver's error, everything else a typed one."""
+        self._anchor.check(at_once=True)
+        before = self._anchor.look()
         try:
-            return connect(self._place, reader=reader, create=create)
+            connection = connect(self._place, reader=reader, create=create)
         except sqlite3.Error as error:
             path = None if self._place.path is None else Path(self._place.path)
             if code_of(error) == sqlite3.SQLITE_CANTOPEN and path is not None:
@@ -71,6 +75,12 @@ class Writer:
             if is_busy(error):
                 raise
             raise_typed(error)
+        try:
+            self._anchor.settle(before)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def discard(self) -> None:
         """Close the writer connection; the next user opens another one and looks at the schema again."""
@@ -108,6 +118,7 @@ class Writer:
             create: Make the file where there is none, and accept any schema.
         """
         self._leave_gap()
+        self._anchor.check()
         waited = False
         for pause in pauses(max(until - time.monotonic(), 0.001), first=PAUSE_FIRST, longest=PAUSE_LONGEST):
             try:
@@ -170,7 +181,7 @@ def raise_unopened(path: Path, error: sqlite3.Error) -> NoReturn:
     if not path.parent.is_dir():
         raise Invalid(
             "the folder of the SQLite database does not exist; make it, or correct the store URL",
-            code="CANNOT_OPEN",
+            code="DATABASE_MISSING",
         ) from error
     if not path.exists():
         raise Invalid(
