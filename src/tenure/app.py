@@ -19,25 +19,27 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tenure.connectors import provider as providers_module
 from tenure.connectors.provider import Provider, check_provider
 from tenure.connectors.wire import json_value
-from tenure.errors import Invalid
+from tenure.errors import Invalid, echo
 from tenure.kinds import HANDLER_TIMEOUT, Handler, Kind, Registry, declare
-from tenure.procedures.enqueue import Created, create
+from tenure.procedures.enqueue import Created, create, create_one
 from tenure.rules.creation import NewJob, check_text, new_job
 from tenure.rules.envelope import ExecutionInput, GovernanceInput
 from tenure.rules.job import DEFAULT_OPTIONS
 from tenure.rules.outcome import Outcome, Terms
 from tenure.service import AsyncDurableJobService, DurableJobService
-from tenure.stores import open_async_store, open_store, redacted
+from tenure.stores import open_async_store, open_store, redacted, refuse_ledger
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Clock, Store, Transaction
-from tenure.yields import Script, new_id, procedure
+from tenure.yields import new_id
 
 if TYPE_CHECKING:
     from tenure.loops.worker import Worker
 
 F = TypeVar("F", bound=Handler)
 
-# One kind has one handler, also across the apps of a process that share a store.
-_handlers: weakref.WeakValueDictionary[tuple[str, str], Kind] = weakref.WeakValueDictionary()
+# One kind has one handler, also across the apps of a process that share a store. Asked of the apps themselves, which
+# may change their store; an index by store would keep what is true no more.
+_apps: weakref.WeakSet[Tenure] = weakref.WeakSet()
+_apps_lock = threading.Lock()
 
 
 class AppProviders:
@@ -49,7 +51,7 @@ class AppProviders:
             check_provider(provider)
             if provider.name in self.by_name:
                 raise Invalid(
-                    f"two providers are called {provider.name!r}; a name stands for one", code="PROVIDER_TAKEN"
+                    f"two providers are called {echo(provider.name)}; a name stands for one", code="PROVIDER_TAKEN"
                 )
             self.by_name[provider.name] = provider
 
@@ -58,7 +60,7 @@ class AppProviders:
         if not isinstance(provider, Provider) or self.by_name.get(provider.name) is not provider:
             name = getattr(provider, "name", type(provider).__name__)
             raise Invalid(
-                f"provider {name!r} is not one of this app's; pass it to Tenure(..., providers=[...]), so that the "
+                f"provider {echo(name)} is not one of this app's; pass it to Tenure(..., providers=[...]), so that the "
                 f"sweeper can ask it",
                 code="UNKNOWN_PROVIDER",
             )
@@ -105,6 +107,7 @@ class Tenure:
         clock: Clock | None = None,
         authority_ledger: str | PathLike[str] | None = None,
     ) -> None:
+        refuse_ledger(authority_ledger)
         self.organization = check_text("organization", organization)
         self.project = check_text("project", project)
         self.tenant = None if tenant is None else check_text("tenant", tenant)
@@ -114,9 +117,11 @@ class Tenure:
         self._url = store if isinstance(store, str) else store.url
         self._owned = isinstance(store, str)
         self._store: Store | None = None if isinstance(store, str) else store
-        self._options: dict[str, Any] = {"role": role, "clock": clock, "authority_ledger": authority_ledger}
+        self._options: dict[str, Any] = {"role": role, "clock": clock}
         self._astores: dict[asyncio.AbstractEventLoop, AsyncStore] = {}
         self._lock = threading.Lock()
+        with _apps_lock:
+            _apps.add(self)
 
     # --- kinds --------------------------------------------------------------------------------------------------------
 
@@ -177,23 +182,25 @@ class Tenure:
                 on_declined=on_declined,
                 providers=[one if isinstance(one, str) else one.name for one in providers],
             )
-            self._check_alone(kind)
-            self.registry.add(kind)
+            with _apps_lock:
+                self._check_alone(kind, self._url)
+                self.registry.add(kind)
             return function
 
         return register
 
-    def _check_alone(self, kind: Kind) -> None:
-        if ":memory:" in self._url:
+    def _check_alone(self, kind: Kind, url: str) -> None:
+        if ":memory:" in url:
             return
-        other = _handlers.get((self._url, kind.name))
-        if other is not None and _place(other) != _place(kind):
+        for app in _apps:
+            other = app.registry.get(kind.name) if app is not self and app._url == url else None  # noqa: SLF001 - of this class
+            if other is None or _place(other) == _place(kind):
+                continue
             raise Invalid(
-                f"kind {kind.name!r} has another handler, {'.'.join(_place(other))}, in another app on the same store; "
-                f"a job would run whichever claims it first. Rename one kind, or register it in one app",
+                f"kind {echo(kind.name)} has another handler, {'.'.join(_place(other))}, in another app on the same "
+                f"store; a job would run whichever claims it first. Rename one kind, or register it in one app",
                 code="KIND_TAKEN",
             )
-        _handlers[self._url, kind.name] = kind
 
     # --- stores -------------------------------------------------------------------------------------------------------
 
@@ -207,11 +214,14 @@ class Tenure:
         Use another store than the one the app was made with; before anything is opened.
 
         Raises:
-            Invalid: STORE_OPEN.
+            Invalid: STORE_OPEN; KIND_TAKEN, where another app has another handler on that store.
         """
-        if self._store is not None or self._astores:
-            raise Invalid("the app has opened its store already", code="STORE_OPEN")
-        self._url, self._owned = url, True
+        with self._lock, _apps_lock:
+            if self._store is not None or self._astores:
+                raise Invalid("the app has opened its store already", code="STORE_OPEN")
+            for kind in self.registry:
+                self._check_alone(kind, url)
+            self._url, self._owned = url, True
 
     @property
     def store(self) -> Store:
@@ -300,7 +310,7 @@ class Tenure:
             who = actor or self.actor
             if who is None:
                 raise Invalid(
-                    f"say who kind {kind.name!r} is enqueued for: actor='user:42', or Tenure(..., actor=...)",
+                    f"say who kind {echo(kind.name)} is enqueued for: actor='user:42', or Tenure(..., actor=...)",
                     code="ACTOR_REQUIRED",
                 )
             execution = ExecutionInput(
@@ -390,7 +400,7 @@ class Joined:
 
     def enqueue(self, handler: Handler | str, payload: Any, *, key: str, **fields: Any) -> Created:
         """See `Tenure.enqueue`; the job exists when your transaction commits."""
-        return self.tx.run(_create_one(self._app.prepare(handler, payload, key=key, **fields)))
+        return self.tx.run(create_one(self._app.prepare(handler, payload, key=key, **fields)))
 
     def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Created]:
         """See `Tenure.enqueue_many`."""
@@ -411,16 +421,11 @@ class AsyncJoined:
 
     async def enqueue(self, handler: Handler | str, payload: Any, *, key: str, **fields: Any) -> Created:
         """See `Joined.enqueue`."""
-        return await (await self._tx()).run(_create_one(self._app.prepare(handler, payload, key=key, **fields)))
+        return await (await self._tx()).run(create_one(self._app.prepare(handler, payload, key=key, **fields)))
 
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Created]:
         """See `Joined.enqueue_many`."""
         return await (await self._tx()).run(create(jobs))
-
-
-@procedure
-def _create_one(job: NewJob) -> Script[Created]:
-    return (yield from create([job]))[0]
 
 
 def _place(kind: Kind) -> tuple[str, str]:

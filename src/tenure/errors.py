@@ -8,7 +8,30 @@ file.
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import ClassVar
+from uuid import UUID
+
+ECHO_MAX = 80
+
+
+def echo(value: object) -> str:
+    """
+    Show a caller's value in an error's text: the literal of a plain value, bounded and in ASCII.
+
+    Of anything else only its type is named: it may be a payload, and its own description is a stranger's code.
+    """
+    if isinstance(value, str):
+        text = str.__str__(value)
+        shown = ascii(text[:ECHO_MAX])
+        if len(text) <= ECHO_MAX and len(shown) <= 2 * ECHO_MAX:
+            return shown
+        return f"{shown[:ECHO_MAX]}... ({len(text)} characters)"
+    if type(value) is int and value.bit_length() > 64:  # Python refuses to write very long ones
+        return f"a number of {value.bit_length()} bits"
+    if value is None or type(value) in {bool, int, float, UUID, datetime, timedelta}:
+        return str(value)
+    return f"a value of type {type(value).__name__[:ECHO_MAX]}"
 
 
 class TenureError(Exception):

@@ -18,7 +18,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tenure.connectors.wire import holds_iterator
-from tenure.errors import Invalid
+from tenure.errors import Invalid, echo
 from tenure.rules.creation import check_text
 from tenure.rules.envelope import EXECUTION_KEY, GOVERNANCE_KEY
 from tenure.rules.job import DEFAULT_OPTIONS, Options
@@ -68,14 +68,14 @@ class Kind:
         try:
             document = self.payload.dump_python(self.payload.validate_python(payload), mode="json", warnings="error")
         except ValidationError as problem:
-            raise Invalid(f"payload of kind {self.name!r}: {_fields(problem)}", code="PAYLOAD_INVALID") from None
+            raise Invalid(f"payload of kind {echo(self.name)}: {_fields(problem)}", code="PAYLOAD_INVALID") from None
         except (PydanticSerializationError, UnicodeDecodeError) as problem:
             raise Invalid(
-                f"payload of kind {self.name!r} cannot be written as JSON ({type(problem).__name__})",
+                f"payload of kind {echo(self.name)} cannot be written as JSON ({type(problem).__name__})",
                 code="PAYLOAD_INVALID",
             ) from None
         if not isinstance(document, dict):
-            raise Invalid(f"payload of kind {self.name!r} must be a JSON object", code="PAYLOAD_INVALID")
+            raise Invalid(f"payload of kind {echo(self.name)} must be a JSON object", code="PAYLOAD_INVALID")
         return document
 
     def decode(self, payload: Mapping[str, Any]) -> Any:
@@ -84,10 +84,10 @@ class Kind:
         try:
             return self.payload.validate_json(encode(plain))
         except ValidationError as problem:
-            raise Invalid(f"payload of kind {self.name!r}: {_fields(problem)}", code="PAYLOAD_INVALID") from None
+            raise Invalid(f"payload of kind {echo(self.name)}: {_fields(problem)}", code="PAYLOAD_INVALID") from None
         except Exception as problem:  # noqa: BLE001 - a validator of the user's may raise anything, now and next time
             raise Invalid(
-                f"payload of kind {self.name!r}: its model raised {type(problem).__name__}", code="PAYLOAD_INVALID"
+                f"payload of kind {echo(self.name)}: its model raised {type(problem).__name__}", code="PAYLOAD_INVALID"
             ) from None
 
     def jsonable(self, result: Any) -> Any:
@@ -148,7 +148,9 @@ def declare(
     """
     check_text("kind", name)
     if type(version) is not int or version < 1:
-        raise Invalid(f"the version of kind {name!r} is a whole number from 1, not {version!r}", code="BAD_ARGUMENT")
+        raise Invalid(
+            f"the version of kind {echo(name)} is a whole number from 1, not {echo(version)}", code="BAD_ARGUMENT"
+        )
     called = _called(function, name)
     is_async = inspect.iscoroutinefunction(called)
     context, payload = _parameters(called, name, is_async=is_async)
@@ -156,7 +158,7 @@ def declare(
     _check_contexts(hints.get(context), hints.get(payload), called, name, is_async=is_async)
     if hints.get(payload, dict) in _NO_OBJECTS:
         raise Invalid(
-            f"the payload of kind {name!r} is a JSON object: annotate it with a model, a dataclass, a TypedDict or "
+            f"the payload of kind {echo(name)} is a JSON object: annotate it with a model, a dataclass, a TypedDict or "
             f"dict, not {hints[payload].__name__}",
             code="HANDLER_SIGNATURE",
         )
@@ -182,7 +184,7 @@ def _called(function: Handler, name: str) -> Handler:
     """Give the function whose code runs: an object with `__call__` is a handler too."""
     if inspect.isclass(function) or not callable(function):
         raise Invalid(
-            f"the handler of kind {name!r} is a function of a context and a payload, not {type(function).__name__} "
+            f"the handler of kind {echo(name)} is a function of a context and a payload, not {type(function).__name__} "
             f"{getattr(function, '__qualname__', '')}".rstrip(),
             code="HANDLER_SIGNATURE",
         )
@@ -201,12 +203,13 @@ def _parameters(function: Handler, name: str, *, is_async: bool) -> tuple[str, s
     plain = [p for p in parameters if p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD} and p.default is p.empty]
     if len(plain) != 2 or len(parameters) != 2:
         raise Invalid(
-            f"handler {_name_of(function)} of kind {name!r} must take a context and a payload: {shape}",
+            f"handler {_name_of(function)} of kind {echo(name)} must take a context and a payload: {shape}",
             code="HANDLER_SIGNATURE",
         )
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise Invalid(
-            f"handler {_name_of(function)} of kind {name!r} must return, not yield: {shape}", code="HANDLER_SIGNATURE"
+            f"handler {_name_of(function)} of kind {echo(name)} must return, not yield: {shape}",
+            code="HANDLER_SIGNATURE",
         )
     return plain[0].name, plain[1].name
 
@@ -215,13 +218,13 @@ def _check_contexts(context: Any, payload: Any, function: Handler, name: str, *,
     wanted, other = (AwaitingContext, BlockingContext) if is_async else (BlockingContext, AwaitingContext)
     if isinstance(context, type) and issubclass(context, other):
         raise Invalid(
-            f"handler {_name_of(function)} of kind {name!r} is {'async' if is_async else 'a plain function'} and gets "
-            f"{'an' if is_async else 'a'} {wanted.public}, not {'a' if is_async else 'an'} {context.__name__}",
+            f"handler {_name_of(function)} of kind {echo(name)} is {'async' if is_async else 'a plain function'} and "
+            f"gets {'an' if is_async else 'a'} {wanted.public}, not {'a' if is_async else 'an'} {context.__name__}",
             code="HANDLER_SIGNATURE",
         )
     if isinstance(payload, type) and issubclass(payload, wanted | other):
         raise Invalid(
-            f"handler {_name_of(function)} of kind {name!r} takes its context first and its payload second",
+            f"handler {_name_of(function)} of kind {echo(name)} takes its context first and its payload second",
             code="HANDLER_SIGNATURE",
         )
 
@@ -234,8 +237,8 @@ def _adapter(hint: Any, what: str, name: str) -> TypeAdapter[Any]:
         if problem.code == "typed-dict-version":
             advice = "before Python 3.12 import TypedDict from typing_extensions"
         raise Invalid(
-            f"the {what} of kind {name!r}, {getattr(hint, '__name__', hint)!s}, has no JSON form that pydantic knows "
-            f"({problem.code or type(problem).__name__}); {advice}",
+            f"the {what} of kind {echo(name)}, {getattr(hint, '__name__', hint)!s}, has no JSON form that pydantic "
+            f"knows ({problem.code or type(problem).__name__}); {advice}",
             code="HANDLER_SIGNATURE",
         ) from None
 
@@ -251,7 +254,7 @@ def _hints(function: Handler, name: str) -> dict[str, Any]:
         return typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as problem:
         raise Invalid(
-            f"the annotations of kind {name!r} cannot be read ({problem}); define its payload's class before the "
+            f"the annotations of kind {echo(name)} cannot be read ({problem}); define its payload's class before the "
             f"handler, at the top of a module",
             code="HANDLER_SIGNATURE",
         ) from None
@@ -268,7 +271,7 @@ class Registry:
         """Register a kind; a name stands for one handler."""
         if kind.name in self._kinds:
             raise Invalid(
-                f"kind {kind.name!r} is registered already, by {self._kinds[kind.name].function.__qualname__}; "
+                f"kind {echo(kind.name)} is registered already, by {self._kinds[kind.name].function.__qualname__}; "
                 f"a kind has one handler",
                 code="KIND_TAKEN",
             )
@@ -291,7 +294,7 @@ class Registry:
             asked = handler if isinstance(handler, str) else getattr(handler, "__qualname__", repr(handler))
             known = ", ".join(sorted(self._kinds)) or "none yet"
             raise Invalid(
-                f"{asked!r} is no kind of this app; decorate its handler with @app.job(...). Known: {known}",
+                f"{echo(asked)} is no kind of this app; decorate its handler with @app.job(...). Known: {known}",
                 code="UNKNOWN_KIND",
             )
         return found

@@ -117,7 +117,7 @@ def test_the_call_may_not_last_longer_than_the_lease(bench: Bench) -> None:
 @pytest.mark.parametrize("bad", ["", "a:b", "a#1", "x" * 201, "a\nb", "a\0b", "\ud800", None, 7])
 def test_an_effects_name_cannot_be_mistaken_for_another_keys_part(bench: Bench, bad: Any) -> None:
     lease = held(bench)
-    with refused(bench, Invalid, code="BAD_NAME"):
+    with refused(bench, Invalid, code="BAD_ARGUMENT"):
         bench.service.begin_effect(lease, name=bad, request=REQUEST, provider=MAILER)
     for good in ("x" * 200, "send mail", "é", "a.b/c-d"):
         assert begin(bench.service, lease, good) == f"{KIND}:{lease.job_id}:{good}"

@@ -82,7 +82,7 @@ def test_a_refused_value_is_refused_inside_a_payload(name: str) -> None:
 
 @pytest.mark.parametrize("payload", [None, [], "a", 1, True, (("a", 1),), [("a", 1)]])
 def test_a_payload_is_an_object(payload: Any) -> None:
-    assert refusal(check_payload, payload).code == "PAYLOAD_NOT_AN_OBJECT"
+    assert refusal(check_payload, payload).code == "PAYLOAD_INVALID"
     assert check_payload({}) == "{}"
 
 

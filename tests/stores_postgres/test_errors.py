@@ -99,7 +99,7 @@ def test_a_read_only_database_is_unavailable(make: Maker, database: str) -> None
     with psycopg.connect(database, autocommit=True) as admin:
         admin.execute(f'ALTER DATABASE "{admin.info.dbname}" SET default_transaction_read_only = on'.encode())
     store = make(database)
-    assert raised(Unavailable, store.run, add(1)).code == "DATABASE_READ_ONLY"
+    assert raised(Unavailable, store.run, add(1)).code == "STORE_READ_ONLY"
     assert store.run(count()) == 0
 
 
@@ -301,7 +301,7 @@ def test_the_parameters_that_are_ours_do_not_reach_the_driver() -> None:
 def test_a_url_that_cannot_be_read_is_not_repeated(url: str) -> None:
     with pytest.raises(Invalid) as error:
         read_address(url)
-    assert error.value.code == "STORE_URL"
+    assert error.value.code == "BAD_STORE_URL"
     assert "secret" not in "".join(traceback.format_exception(error.value))
 
 
@@ -321,7 +321,7 @@ def test_without_the_driver_the_extra_is_named(missing: str | None, tmp_path: Pa
         assert done.stdout.startswith("MISSING_EXTRA")
         assert "pip install 'tenure[postgres]'" in done.stdout
     else:
-        assert done.stdout.startswith("STORE_URL")
+        assert done.stdout.startswith("BAD_STORE_URL")
 
 
 def test_values_that_a_constructor_refuses(database: str) -> None:

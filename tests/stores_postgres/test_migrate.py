@@ -250,7 +250,7 @@ def test_a_clock_needs_a_schema_made_for_it(make: Maker, database: str) -> None:
     with pytest.raises(Invalid, match="test_clock=True") as error:
         store.run(ask("clock"))
     assert error.value.code == "TEST_CLOCK"
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(Invalid) as refusal:
         store.migrate(test_clock=True)
     assert refusal.value.code == "TEST_CLOCK"
     with psycopg.connect(database) as connection:

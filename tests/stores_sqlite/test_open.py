@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tenure import Tenure
 from tenure.errors import Invalid, TenureError
 from tenure.stores import open_async_store, open_store
 from tenure.stores.sqlite.connect import check_library, read_url
@@ -26,12 +27,12 @@ def code_of(error: pytest.ExceptionInfo[TenureError]) -> str:
 
 @pytest.mark.parametrize("url", ["jobs.db", "mysql://host/db", "", "sqlite3:///jobs.db", "postgres+x://host/db"])
 def test_an_unknown_scheme_is_refused_and_the_known_ones_are_named(url: str) -> None:
-    with pytest.raises(Invalid, match=r"sqlite:///.*postgresql://") as raised:
+    with pytest.raises(Invalid, match=r"sqlite:///.*postgresql://.*postgres://") as raised:
         open_store(url)
-    assert code_of(raised) == "UNKNOWN_STORE_URL"
+    assert code_of(raised) == "BAD_STORE_URL"
     with pytest.raises(Invalid) as raised:
         asyncio.run(open_async_store(url))
-    assert code_of(raised) == "UNKNOWN_STORE_URL"
+    assert code_of(raised) == "BAD_STORE_URL"
 
 
 def test_the_url_is_not_repeated_because_it_may_hold_a_password() -> None:
@@ -72,19 +73,38 @@ def test_a_name_with_odd_characters_is_a_name(tmp_path: Path) -> None:
 
 def test_the_openers_give_stores_that_are_context_managers(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
-    with open_store(url, authority_ledger=tmp_path / "ledger") as store:  # type: ignore[attr-defined]
+    with open_store(url) as store:
         assert store.dialect == "sqlite"
         assert store.url == f"sqlite:///{os.path.realpath(tmp_path)}/jobs.db"
-        assert store.authority_ledger == tmp_path / "ledger"
         assert not (tmp_path / "jobs.db").exists()
         store.migrate()
 
     async def main() -> None:
-        async with await open_async_store(url) as store:  # type: ignore[attr-defined]
+        async with await open_async_store(url) as store:
             assert store.dialect == "sqlite"
             assert await store.pending_migrations() == []
 
     asyncio.run(main())
+
+
+def test_an_authority_ledger_is_refused_because_nothing_would_read_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    for ledger in (tmp_path / "ledger", "ledger", "", "postgresql://me:secret@host/ledger"):
+        with pytest.raises(Invalid, match="not built yet") as raised:
+            open_store(url, authority_ledger=ledger)
+        assert code_of(raised) == "NOT_BUILT"
+        assert "secret" not in str(raised.value)
+        with pytest.raises(Invalid) as raised:
+            asyncio.run(open_async_store(url, authority_ledger=ledger))
+        assert code_of(raised) == "NOT_BUILT"
+        with pytest.raises(Invalid) as raised:
+            Tenure(url, organization="studio", project="sales", authority_ledger=ledger)
+        assert code_of(raised) == "NOT_BUILT"
+    with open_store(url, authority_ledger=None) as store:
+        assert store.migrate()
+    app = Tenure(url, organization="studio", project="sales", authority_ledger=None)
+    assert app.store.pending_migrations() == []
+    app.close()
 
 
 def test_a_role_is_not_a_matter_of_sqlite(tmp_path: Path) -> None:
@@ -109,7 +129,7 @@ def test_a_missing_folder_is_named_as_the_reason(tmp_path: Path) -> None:
     with toy_store(f"sqlite:///{tmp_path}/nowhere/jobs.db") as store:
         with pytest.raises(Invalid, match="folder") as raised:
             store.migrate()
-        assert code_of(raised) == "CANNOT_OPEN"
+        assert code_of(raised) == "DATABASE_MISSING"
         (tmp_path / "nowhere").mkdir()
         assert store.migrate()
 
@@ -154,7 +174,7 @@ def test_an_old_library_is_refused() -> None:
     for version in ((3, 34, 1), (3, 8, 0), (2, 99)):
         with pytest.raises(Invalid, match=r"3\.35") as raised:
             check_library(version)
-        assert code_of(raised) == "SQLITE_TOO_OLD"
+        assert code_of(raised) == "DATABASE_TOO_OLD"
     for version in ((3, 35, 0), (3, 35), (3, 40, 1), (4, 0)):
         check_library(version)
     assert sqlite3.sqlite_version_info >= (3, 35), sys.version

@@ -208,7 +208,7 @@ def test_a_text_that_ends_in_the_middle_is_our_mistake() -> None:
 
 
 def test_the_shipped_schema_installs_and_every_statement_fits_it(tmp_path: Path) -> None:
-    with open_store(f"sqlite:///{tmp_path}/jobs.db") as store:  # type: ignore[attr-defined]
+    with open_store(f"sqlite:///{tmp_path}/jobs.db") as store:
         assert store.pending_migrations() == [one.name for one in load("tenure.stores.sqlite")]
         store.migrate()
         assert store.pending_migrations() == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
-from tenure.errors import Conflict, IllegalMove, LeaseLost, NotFound
+from tenure.errors import Conflict, IllegalMove, LeaseLost, NotFound, echo
 from tenure.procedures.records import Placed, effect_row, evidence_of, identity
 from tenure.procedures.rows import fetch, in_scope, lock, repeated, save
 from tenure.rules import dispatch
@@ -73,7 +73,8 @@ def mark_dispatched(
     ]
     if any(identity(row[2]) != known.job.id for row in owners):
         raise Conflict(
-            f"operation key {operation_key!r} belongs to another job; a key stands for one operation", code="KEY_IN_USE"
+            f"operation key {echo(operation_key)} belongs to another job; a key stands for one operation",
+            code="KEY_IN_USE",
         )
     yield from save([(known, change)], command)
     return change.job
@@ -179,7 +180,9 @@ def submit_evidence(
     rows = yield Statement("intent_find", {"operation_key": operation_key, "attempt_id": attempt_id})
     owned = [identity(row[1]) for row in rows if tenant is None or row[0] == tenant]
     if not owned:
-        raise NotFound(f"attempt {attempt_id} committed no intent under operation key {operation_key!r} in this scope")
+        raise NotFound(
+            f"attempt {echo(attempt_id)} committed no intent under operation key {echo(operation_key)} in this scope"
+        )
     known = in_scope((yield from lock(owned[:1])), owned[0], tenant)
     if (yield from repeated(command, known.job.id)):
         return known.job

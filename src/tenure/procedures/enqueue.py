@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tenure.errors import Conflict, Unavailable
+from tenure.errors import Conflict, Unavailable, echo
 from tenure.procedures.records import Placed, identity, instant, micros, options_text, span
 from tenure.procedures.rows import insert_place, place_of, read
 from tenure.rules.authority import Authority
@@ -86,6 +86,12 @@ def create(jobs: Sequence[NewJob]) -> Script[list[Created]]:
     return answers
 
 
+@procedure
+def create_one(job: NewJob) -> Script[Created]:
+    """Create one job; see `create`."""
+    return (yield from create([job]))[0]
+
+
 def _key(job: NewJob) -> tuple[str, str, str]:
     return (job.tenant, job.project, job.idempotency_key)
 
@@ -101,15 +107,15 @@ def _refuse_other_meaning(job: NewJob, row: Row | None) -> None:
     if row is None:
         # Another transaction's key that this one's snapshot cannot see yet (a caller's repeatable read).
         raise Unavailable(
-            f"idempotency key {job.idempotency_key!r} is being written by another transaction; run yours again",
+            f"idempotency key {echo(job.idempotency_key)} is being written by another transaction; run yours again",
             code="KEY_BUSY",
         )
     _, _, _, job_id, organization, kind, digest = row
     if (organization, kind, digest) != (job.organization, job.kind, job.payload_digest):
         what = "organization" if organization != job.organization else "kind" if kind != job.kind else "payload"
         raise Conflict(
-            f"idempotency key {job.idempotency_key!r} of project {job.project!r} belongs to job {job_id} with another "
-            f"{what}; use another key for another meaning",
+            f"idempotency key {echo(job.idempotency_key)} of project {echo(job.project)} belongs to job {job_id} "
+            f"with another {what}; use another key for another meaning",
             code="IDEMPOTENCY_MISMATCH",
         )
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from tenure.errors import Invalid
-from tenure.procedures.records import Placed, effect_of, event_of, evidence_of, identity, instant, placed
+from tenure.errors import Invalid, echo
+from tenure.procedures.records import Placed, effects_by_job, event_of, evidence_of, identity, instant, placed
 from tenure.procedures.rows import in_scope, read
 from tenure.rules.effect import MARK, Effect, StoredEvidence
 from tenure.rules.event import Event
@@ -82,7 +82,7 @@ def list_jobs(
         after: The id of the last job of the page before.
     """
     if type(limit) is not int or not 1 <= limit <= LIST_MAX:
-        raise Invalid(f"limit must be a whole number from 1 to {LIST_MAX}, not {limit!r}", code="BAD_ARGUMENT")
+        raise Invalid(f"limit must be a whole number from 1 to {LIST_MAX}, not {echo(limit)}", code="BAD_ARGUMENT")
     wanted = _wanted(status, phase)
     jobs: list[Job] = []
     while len(jobs) < limit:
@@ -121,14 +121,11 @@ def _wanted(status: Status | None, phase: Phase | None) -> list[str] | None:
 def _with_effects(page: list[Placed]) -> Script[list[Job]]:
     ids = [(known.job.id,) for known in page]
     effects, escalations = yield [Each("effect_read", ids), Each("escalation_read", ids)]
-    by_job: dict[UUID, list[Effect]] = {}
-    for row in effects:
-        job_id, effect = effect_of(row)
-        by_job.setdefault(job_id, []).append(effect)
+    by_job = effects_by_job(effects)
     escalated = {identity(row[0]): row for row in escalations}
     jobs = []
     for known in page:
-        job = replace(known.job, effects=tuple(by_job.get(known.job.id, ())))
+        job = replace(known.job, effects=by_job.get(known.job.id, ()))
         if job.id in escalated:
             _, at, reason = escalated[job.id]
             job = replace(job, escalated_at=instant(at), escalation_reason=reason)

@@ -49,7 +49,7 @@ def retry_job(
     tenant: str | None = None,
     command: Command = FRESH,
 ) -> Script[Job]:
-    """Queue a failed job again. Locks: the body row, then as `rows.lock`. Writes: outcome, ready, effect, event."""
+    """Queue a failed job again. Locks: as `rows.lock`, terminal. Writes: outcome, ready, effect, event."""
     check_text("actor", actor)
     decide = partial(moves.retry, actor=actor, attempts=attempts, reopen=reopen)
     return (yield from _apply(job_id, decide, tenant, command, terminal=True))
@@ -57,7 +57,7 @@ def retry_job(
 
 @procedure
 def resume_sweep(job_id: UUID, actor: str, *, tenant: str | None = None, command: Command = FRESH) -> Script[Job]:
-    """Clear an escalation. Locks: the body row, then as `rows.lock`. Writes: escalation, effect, event."""
+    """Clear an escalation. Locks: as `rows.lock`, terminal. Writes: escalation, effect, event."""
     check_text("actor", actor)
     return (yield from _apply(job_id, partial(reconcile.resume_sweep, actor=actor), tenant, command, terminal=True))
 

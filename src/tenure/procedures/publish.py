@@ -1,7 +1,7 @@
 """
 The fence around a caller's database-only writes: checked before them, checked after them, one commit.
 
-Both checks lock the tenant's authority (shared) and the job's place, so that neither a rotation nor another claim can
+Both checks lock as `rows.lock` does, so that neither a rotation nor another claim can
 come between them and the commit.
 """
 
@@ -23,7 +23,7 @@ def open_publish(lease: Lease, *, tenant: str | None = None) -> Script[None]:
 
     Raises:
         LeaseLost, CancelRequested: Nothing may be written.
-    Locks: authority (shared), the job's place.
+    Locks: as `rows.lock`.
     """
     known = yield from fetch(lease.job_id, tenant)
     check_fence(known.job, lease, known.now)
@@ -39,7 +39,7 @@ def close_publish(lease: Lease, publish_id: UUID, *, tenant: str | None = None) 
         publish_id: Left on the lease, so that a commit whose reply was lost can be asked for.
     Raises:
         LeaseLost: The lease ran out while the caller was writing; roll back.
-    Locks: as `open_publish`. Writes: lease.
+    Locks: as `rows.lock`. Writes: lease.
     """
     known = yield from fetch(lease.job_id, tenant)
     check_fence(known.job, lease, known.now)
@@ -55,7 +55,7 @@ def find_publish(lease: Lease, publish_id: UUID, *, tenant: str | None = None) -
 
     Raises:
         Uncertain: The lease has moved on, so that its mark is gone with it.
-    Locks: as `open_publish`: a commit still on its way is waited for.
+    Locks: as `rows.lock`: a commit still on its way is waited for.
     """
     known = yield from fetch(lease.job_id, tenant)
     if known.published == publish_id:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from tenure.errors import Invalid
+from tenure.errors import Invalid, echo
 from tenure.procedures.records import Placed, event_of, evidence_of, identity
 from tenure.procedures.rows import fetch, in_scope, lock, place_of, repeated, save
 from tenure.rules import moves, reconcile
@@ -49,7 +49,9 @@ def find_candidates(
     check_text("organization", organization)
     check_text("project", project)
     if type(limit) is not int or not 1 <= limit <= CANDIDATES_MAX:
-        raise Invalid(f"limit must be a whole number from 1 to {CANDIDATES_MAX}, not {limit!r}", code="BAD_ARGUMENT")
+        raise Invalid(
+            f"limit must be a whole number from 1 to {CANDIDATES_MAX}, not {echo(limit)}", code="BAD_ARGUMENT"
+        )
     rows = yield Statement(
         "candidate_list",
         {"tenant": tenant, "organization": organization, "project": project, "patient": patient, "limit": limit},
@@ -73,7 +75,7 @@ def sweep_step(
 
     Args:
         patient: See `rules.reconcile.assess`.
-    Locks: the body row, then as `rows.lock`. Writes: the place, effect, evidence, escalation, event.
+    Locks: as `rows.lock`, terminal. Writes: the place, effect, evidence, escalation, event.
     """
     known = in_scope((yield from lock([job_id], terminal=True)), job_id, tenant)
     job = known.job
@@ -140,7 +142,7 @@ def sweep_answer(
     """
     Apply what a provider said, if the intent it was asked about is still open.
 
-    Locks: the body row, then as `rows.lock`. Writes: the place, effect, escalation, event.
+    Locks: as `rows.lock`, terminal. Writes: the place, effect, escalation, event.
     """
     job_id = question.job.id
     known = yield from fetch(job_id, question.job.tenant, terminal=True)
@@ -182,7 +184,7 @@ def reconcile_dispatched(
     """
     Settle by a person's statement; see `rules.reconcile.state_fact`.
 
-    Locks: the body row, then as `rows.lock`. Writes: the place, effect, evidence, escalation, event.
+    Locks: as `rows.lock`, terminal. Writes: the place, effect, evidence, escalation, event.
     """
     check_text("reason", reason)
     check_text("actor", actor)

@@ -252,6 +252,15 @@ def effect_of(row: Row) -> tuple[UUID, Effect]:
     )
 
 
+def effects_by_job(rows: Sequence[Row]) -> dict[UUID, tuple[Effect, ...]]:
+    """Build the effects of many jobs, each job's in the order of the rows; a job without any has no entry."""
+    grouped: dict[UUID, list[Effect]] = {}
+    for row in rows:
+        job_id, effect = effect_of(row)
+        grouped.setdefault(job_id, []).append(effect)
+    return {job_id: tuple(effects) for job_id, effects in grouped.items()}
+
+
 def _terms(text: str | None) -> Terms | None:
     if text is None:
         return None

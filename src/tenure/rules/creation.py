@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from tenure.errors import Invalid
+from tenure.errors import Invalid, echo
 from tenure.rules.digest import payload_digest
 from tenure.rules.envelope import (
     EXECUTION_KEY,
@@ -104,7 +104,7 @@ def new_job(
     ):
         check_text(name, value)
     if ":" in kind or "#" in kind:
-        raise Invalid(f"a kind holds no ':' or '#', they separate operation keys: {kind!r}", code="BAD_ARGUMENT")
+        raise Invalid(f"a kind holds no ':' or '#', they separate operation keys: {echo(kind)}", code="BAD_ARGUMENT")
     if subject is not None:
         check_text("subject", subject)
     for what, given, kind_of in (
@@ -171,7 +171,7 @@ def check_text(name: str, value: str) -> str:
     if len(value) > TEXT_MAX:
         raise Invalid(f"{name} has {len(value)} characters, the limit is {TEXT_MAX}", code="BAD_ARGUMENT")
     if not value.isprintable():
-        raise Invalid(f"{name} holds a character that cannot be printed: {value!a}", code="BAD_ARGUMENT")
+        raise Invalid(f"{name} holds a character that cannot be printed: {echo(value)}", code="BAD_ARGUMENT")
     return value
 
 
@@ -185,7 +185,7 @@ def check_id(name: str, value: UUID) -> UUID:
 def check_instant(name: str, value: datetime) -> datetime:
     """Require an aware instant before the year 9999."""
     if not isinstance(value, datetime) or value.tzinfo is None or value.utcoffset() is None:
-        raise Invalid(f"{name} must be an aware datetime, for example datetime.now(UTC)", code="NAIVE_INSTANT")
+        raise Invalid(f"{name} must be an aware datetime, for example datetime.now(UTC)", code="BAD_INSTANT")
     if value >= SCHEDULED_MAX:
         raise Invalid(f"{name} must be before the year 9999", code="BAD_INSTANT")
     return value.astimezone(UTC)
@@ -193,9 +193,9 @@ def check_instant(name: str, value: datetime) -> datetime:
 
 def _check_number(name: str, value: int, low: int, high: int) -> None:
     if type(value) is not int or not low <= value <= high:
-        raise Invalid(f"{name} must be a whole number from {low} to {high}, not {value!r}", code="BAD_ARGUMENT")
+        raise Invalid(f"{name} must be a whole number from {low} to {high}, not {echo(value)}", code="BAD_ARGUMENT")
 
 
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     if value not in choices:
-        raise Invalid(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}", code="BAD_ARGUMENT")
+        raise Invalid(f"{name} must be one of {', '.join(map(repr, choices))}, not {echo(value)}", code="BAD_ARGUMENT")

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from tenure.errors import Invalid
+from tenure.errors import Invalid, echo
 from tenure.rules.outcome import Terms
 
 MARK = ""  # the name of the bare dispatch mark
@@ -176,7 +176,11 @@ def is_made_here(key: str) -> bool:
 def check_name(name: str) -> str:
     """Refuse an effect's name that is empty, too long, or could be mistaken for another key's part."""
     if not isinstance(name, str) or not name or len(name) > NAME_MAX or not name.isprintable():
-        raise Invalid(f"an effect's name is 1 to {NAME_MAX} printable characters, not {name!r}", code="BAD_NAME")
+        raise Invalid(
+            f"an effect's name is 1 to {NAME_MAX} printable characters, not {echo(name)}", code="BAD_ARGUMENT"
+        )
     if "#" in name or ":" in name:
-        raise Invalid(f"an effect's name holds no '#' or ':', they separate operation keys: {name!r}", code="BAD_NAME")
+        raise Invalid(
+            f"an effect's name holds no '#' or ':', they separate operation keys: {echo(name)}", code="BAD_ARGUMENT"
+        )
     return name

@@ -28,7 +28,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
-from tenure.errors import Invalid
+from tenure.errors import Invalid, echo
 from tenure.rules.digest import digest
 from tenure.rules.outcome import Json
 from tenure.rules.payload import RESERVED_KEYS, check_json, decode, encode
@@ -195,7 +195,7 @@ def agree_tenant(bound: str | None, argument: str | None, execution_input_tenant
     }
     named = {who: _text(tenant, f"tenant of {who}") for who, tenant in given.items() if tenant is not None}
     if len(set(named.values())) > 1:
-        said = ", ".join(f"{who} says {tenant!r}" for who, tenant in named.items())
+        said = ", ".join(f"{who} says {echo(tenant)}" for who, tenant in named.items())
         raise Invalid(f"the tenants differ: {said}", code="TENANT_MISMATCH")
     return next(iter(named.values()), None) or _text(organization, "organization")
 
@@ -229,7 +229,7 @@ def build_governance_envelope(
     Write a governance envelope, bound to its job, with a digest over all else in it.
 
     Raises:
-        Invalid: ENVELOPE_VALUE or NAIVE_DATETIME, naming the field; or a code of `check_json` for a fact.
+        Invalid: ENVELOPE_VALUE or BAD_INSTANT, naming the field; or a code of `check_json` for a fact.
     """
     envelope = _row(GOVERNANCE_KEY, None, tenant, organization, project, job_id)
     for key in _FACT_KEYS:
@@ -254,27 +254,6 @@ def governance_digest(envelope: Mapping[str, Json]) -> str:
     instants.
     """
     return digest({key: value for key, value in envelope.items() if key != "digest"})
-
-
-def seal(
-    payload: Mapping[str, Json],
-    *,
-    execution: Mapping[str, Json] | None = None,
-    governance: Mapping[str, Json] | None = None,
-) -> dict[str, Json]:
-    """
-    Put built envelopes into a raw payload; the given payload is left as it is.
-
-    Raises:
-        Invalid: RESERVED_KEY.
-    """
-    refuse_reserved(payload)
-    sealed = dict(payload)
-    if execution is not None:
-        sealed[EXECUTION_KEY] = dict(execution)
-    if governance is not None:
-        sealed[GOVERNANCE_KEY] = dict(governance)
-    return sealed
 
 
 def _row(name: str, said: str | None, tenant: str, organization: str, project: str, job_id: UUID) -> dict[str, Json]:
@@ -305,13 +284,13 @@ def _fact(value: Fact, where: str) -> Fact:
 
 def _utc(at: datetime, where: str) -> datetime:
     if not isinstance(at, datetime):
-        raise Invalid(f"{where} is of type {type(at).__name__}; it must be an aware datetime", code="ENVELOPE_VALUE")
+        raise Invalid(f"{where} is of type {type(at).__name__}; it must be an aware datetime", code="BAD_INSTANT")
     if at.utcoffset() is None:
-        raise Invalid(f"{where} has no time zone; use datetime.now(UTC)", code="NAIVE_DATETIME")
+        raise Invalid(f"{where} has no time zone; use datetime.now(UTC)", code="BAD_INSTANT")
     try:
         return at.astimezone(UTC)
     except OverflowError:
-        raise Invalid(f"{where} is outside of the years 1 to 9999", code="ENVELOPE_VALUE") from None
+        raise Invalid(f"{where} is outside of the years 1 to 9999", code="BAD_INSTANT") from None
 
 
 def _instant(at: datetime) -> str:

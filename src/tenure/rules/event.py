@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from tenure.errors import Invalid, Refused
+from tenure.errors import Invalid, Refused, echo
 from tenure.rules.status import Status
 
 
@@ -111,9 +111,9 @@ def appendable(name: str) -> EventName:
         event = EventName(name)
     except ValueError:
         known = ", ".join(sorted(APPENDABLE))
-        raise Invalid(f"unknown event name {name!r}; append one of: {known}", code="UNKNOWN_EVENT") from None
+        raise Invalid(f"unknown event name {echo(name)}; append one of: {known}", code="UNKNOWN_EVENT") from None
     if event not in APPENDABLE:
         raise Refused(
-            f"event {name!r} is written by the verb that causes it and cannot be appended", code="EVENT_RESERVED"
+            f"event {echo(name)} is written by the verb that causes it and cannot be appended", code="EVENT_RESERVED"
         )
     return event

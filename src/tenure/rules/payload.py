@@ -75,10 +75,10 @@ def check_payload(payload: Json) -> str:
     Returns:
         The text as it will be stored, since the size is known only from it.
     Raises:
-        Invalid: PAYLOAD_NOT_AN_OBJECT, or one of the codes of `check_json`.
+        Invalid: PAYLOAD_INVALID, or one of the codes of `check_json`.
     """
     if type(payload) is not dict:
-        raise Invalid(f"the payload is {named(payload)}; it must be a dict", code="PAYLOAD_NOT_AN_OBJECT")
+        raise Invalid(f"the payload is {named(payload)}; it must be a dict", code="PAYLOAD_INVALID")
     return encode(payload)
 
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from tenure.errors import Invalid
+from tenure.errors import Invalid, echo
 from tenure.rules.dispatch import (
     ABSENT,
     ACCEPTED,
@@ -432,7 +432,7 @@ def _meant(job: Job, key: str | None) -> Effect | None:
     if key is not None:
         found = next((effect for effect in job.effects if effect.operation_key == key), None)
         if found is None:
-            raise Invalid(f"job {job.id} has no operation {key!r}", code="UNKNOWN_OPERATION")
+            raise Invalid(f"job {job.id} has no operation {echo(key)}", code="UNKNOWN_OPERATION")
         return found
     opened = open_effects(job.effects)
     if len(opened) > 1:

@@ -1,8 +1,8 @@
 """
 Stores: procedures run on a real database. `open_store` picks one by its URL.
 
-Each database has a package here whose `store` module offers `open_store` and `open_async_store` with these arguments;
-it is imported when its URL is first used, so that a driver that is not installed costs nothing.
+Each database has a package here whose `store` module offers `open_store` and `open_async_store` with these arguments
+but the ledger; it is imported when its URL is first used, so that a driver that is not installed costs nothing.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ def open_store(
     Open a store for blocking callers; a context manager, ended by `close()`.
 
     Args:
-        url: `sqlite:///jobs.db`, `sqlite:////absolute/jobs.db`, `sqlite:///:memory:`, `postgresql://host/database`.
+        url: `sqlite:///jobs.db`, `sqlite:////absolute/jobs.db`, `sqlite:///:memory:`, `postgresql://host/database`;
+            `postgres://` means the same as `postgresql://`.
         role: A PostgreSQL role that the connections take on.
         clock: Replaces the store's clock in tests.
-        authority_ledger: Path or URL of the ledger of epochs outside the database.
+        authority_ledger: Kept for a ledger of epochs outside the database; None until there is one.
 
     Raises:
-        Invalid: UNKNOWN_STORE_URL for another scheme; see the store for its own reasons.
+        Invalid: BAD_STORE_URL for another scheme, NOT_BUILT for a ledger; see the store for its own reasons.
         Unavailable: The database did not answer.
     """
-    store = _module(url).open_store(url, role=role, clock=clock, authority_ledger=authority_ledger)
+    refuse_ledger(authority_ledger)
+    store = _module(url).open_store(url, role=role, clock=clock)
     return cast("Store", store)
 
 
@@ -53,8 +55,25 @@ async def open_async_store(
     authority_ledger: str | PathLike[str] | None = None,
 ) -> AsyncStore:
     """See `open_store`; an async context manager, ended by `await close()`."""
-    store = await _module(url).open_async_store(url, role=role, clock=clock, authority_ledger=authority_ledger)
+    refuse_ledger(authority_ledger)
+    store = await _module(url).open_async_store(url, role=role, clock=clock)
     return cast("AsyncStore", store)
+
+
+def refuse_ledger(authority_ledger: str | PathLike[str] | None) -> None:
+    """
+    Refuse an authority ledger: nothing would read it, and a restored database would go on unnoticed.
+
+    Raises:
+        Invalid: NOT_BUILT.
+    """
+    if authority_ledger is not None:
+        raise Invalid(
+            "the authority ledger is not built yet, so no store notices that its database was restored from a backup; "
+            "leave out authority_ledger=, and after a restore keep the workers stopped until a person has looked at "
+            "the jobs in it",
+            code="NOT_BUILT",
+        )
 
 
 def redacted(url: str) -> str:
@@ -68,8 +87,8 @@ def _module(url: str) -> Any:
     if scheme not in _KNOWN:
         # The URL itself may hold a password, so only the forms that work are named.
         raise Invalid(
-            "the store URL starts with no known scheme; use sqlite:///FILE, sqlite:///:memory: or "
-            "postgresql://HOST/DATABASE",
-            code="UNKNOWN_STORE_URL",
+            "the store URL starts with no known scheme; use sqlite:///FILE, sqlite:///:memory:, "
+            "postgresql://HOST/DATABASE or postgres://HOST/DATABASE",
+            code="BAD_STORE_URL",
         )
     return import_module(_KNOWN[scheme])

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
 
 from tenure.yields import Procedure
 
@@ -59,7 +60,7 @@ class AsyncTransaction(Protocol):
 
 class Store(Protocol):
     """
-    A database that runs procedures, blocking.
+    A database that runs procedures, blocking; a context manager that closes it at the end of its block.
 
     Attributes:
         dialect: `sqlite` or `postgresql`.
@@ -128,6 +129,16 @@ class Store(Protocol):
         """Release every connection and thread; later calls raise Invalid (STORE_CLOSED)."""
         ...
 
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
 
 class AsyncStore(Protocol):
     """
@@ -176,3 +187,13 @@ class AsyncStore(Protocol):
     async def close(self) -> None:
         """See `Store.close`."""
         ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...

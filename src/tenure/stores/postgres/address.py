@@ -74,12 +74,12 @@ def read_address(
     another URL, tenure_pool_size=4); all others are libpq's.
 
     Raises:
-        Invalid: STORE_URL; the text never repeats the URL.
+        Invalid: BAD_STORE_URL; the text never repeats the URL.
     """
     # By hand: urllib reads + as a space and drops empty hosts, libpq does neither.
     base, _, query = url.partition("?")
     if base.partition("://")[0] not in _SCHEMES:
-        raise Invalid("a PostgreSQL store's URL begins with postgresql://", code="STORE_URL")
+        raise Invalid("a PostgreSQL store's URL begins with postgresql://", code="BAD_STORE_URL")
     ours: dict[str, str] = {}
     theirs: list[str] = []
     for part in filter(None, query.split("&")):
@@ -91,7 +91,7 @@ def read_address(
     unknown = ours.keys() - {"prepare", "listen", "pool_size"}
     if unknown:
         names = ", ".join(sorted(_OURS + name for name in unknown))
-        raise Invalid(f"the store URL has unknown parameters: {names}", code="STORE_URL")
+        raise Invalid(f"the store URL has unknown parameters: {names}", code="BAD_STORE_URL")
     conninfo = _conninfo("?".join(filter(None, [base, "&".join(theirs)])))
     if prepare is None:
         prepare = _switch("prepare", ours.get("prepare", "on"))
@@ -116,7 +116,7 @@ def _conninfo(url: str) -> str:
         raise Invalid(
             "the store URL cannot be read; write postgresql://USER@HOST:PORT/DATABASE and percent-encode special "
             "characters in user and password",
-            code="STORE_URL",
+            code="BAD_STORE_URL",
         ) from None
 
 
@@ -125,13 +125,13 @@ def _switch(name: str, value: str) -> bool:
         return True
     if value in _OFF:
         return False
-    raise Invalid(f"the store URL's {_OURS}{name} must be on or off", code="STORE_URL")
+    raise Invalid(f"the store URL's {_OURS}{name} must be on or off", code="BAD_STORE_URL")
 
 
 def _count(name: str, value: str) -> int:
     if value.isdecimal() and int(value) > 0:
         return int(value)
-    raise Invalid(f"the store URL's {_OURS}{name} must be a whole number from 1", code="STORE_URL")
+    raise Invalid(f"the store URL's {_OURS}{name} must be a whole number from 1", code="BAD_STORE_URL")
 
 
 def _shown(conninfo: str) -> str:

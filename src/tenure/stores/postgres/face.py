@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from os import PathLike
 from typing import Any
 
 from tenure.errors import Invalid, Unavailable, Uncertain
@@ -67,7 +66,6 @@ class Face:
         *,
         role: str | None = None,
         clock: Clock | None = None,
-        authority_ledger: str | PathLike[str] | None = None,
         patience: timedelta = timedelta(seconds=10),
         pool_size: int | None = None,
         prepare: bool | None = None,
@@ -76,15 +74,14 @@ class Face:
         migrations: Sequence[Migration] | None = None,
     ) -> None:
         if patience <= timedelta(0):
-            raise Invalid("patience is a positive duration")
+            raise Invalid("patience is a positive duration", code="BAD_DURATION")
         if pool_size is not None and pool_size < 1:
-            raise Invalid("pool_size is at least 1")
+            raise Invalid("pool_size is at least 1", code="BAD_ARGUMENT")
         # For a store of the other kind on the same database; a function, because the URL in it may hold a password.
         self._options: Callable[[], dict[str, Any]] = lambda: {
             "url": url,
             "role": role,
             "clock": clock,
-            "authority_ledger": authority_ledger,
             "patience": patience,
             "pool_size": pool_size,
             "prepare": prepare,
@@ -94,7 +91,6 @@ class Face:
         }
         self._address = read_address(url, prepare=prepare, listen=listen, pool_size=pool_size)
         self.url = self._address.url
-        self.authority_ledger = authority_ledger
         self._role = role
         self._clock = clock
         self._seconds = patience.total_seconds()
@@ -219,7 +215,7 @@ class Face:
         if deadline is None:
             return OwnBlock(self._catalogue, self._clock, None)
         if deadline <= timedelta(0):
-            raise Invalid("the deadline of a transaction is a positive duration")
+            raise Invalid("the deadline of a transaction is a positive duration", code="BAD_DURATION")
         return OwnBlock(self._catalogue, self._clock, deadline.total_seconds())
 
     def _join_host(self, connection: Any) -> JoinHost:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TypeAlias, TypeVar
 
-from tenure.errors import Invalid, Refused
+from tenure.errors import Invalid
 from tenure.stores.migrate import Migration, check_version, pending, schema_missing
 from tenure.stores.postgres.unit import BEGIN, COMMIT
 from tenure.stores.postgres.values import Command, plain, script
@@ -69,7 +69,7 @@ JOINED = plain(
 def _check_server(row: tuple[object, ...]) -> None:
     number, version, standby, synchronous, *_ = row
     if not isinstance(number, int) or number < _SERVER_MIN:
-        raise Invalid(f"PostgreSQL 15 or newer is needed, this server is {version}", code="SERVER_TOO_OLD")
+        raise Invalid(f"PostgreSQL 15 or newer is needed, this server is {version}", code="DATABASE_TOO_OLD")
     if standby:
         raise Invalid(
             "this server is a standby, which accepts no writes; point the store at the primary "
@@ -119,7 +119,7 @@ def verify(known: Sequence[Migration], *, clock: bool, opening: Sequence[Command
         clock: The store replaces the clock.
         opening: What a transaction needs first, such as the role.
     Raises:
-        Invalid: SERVER_TOO_OLD, STANDBY, SYNC_COMMIT_OFF, SCHEMA_MISSING, SCHEMA_NEWER or TEST_CLOCK.
+        Invalid: DATABASE_TOO_OLD, STANDBY, SYNC_COMMIT_OFF, SCHEMA_MISSING, SCHEMA_NEWER or TEST_CLOCK.
     """
     server = (yield [*opening, _SERVER])[-1][0]
     _check_server(server)
@@ -238,7 +238,7 @@ def _refuse_newer(done: set[int], known: Sequence[Migration]) -> None:
 def _keep_test_clock(done: set[int], opening: Sequence[Command], *, wanted: bool, installing: bool) -> Steps[None]:
     marked = bool((yield [*opening, _TEST_CLOCK])[-1]) if wanted or (done and installing) else False
     if wanted and done and not marked:
-        raise Refused(
+        raise Invalid(
             "this schema was installed without a test clock, and a clock that anybody can set must not come into a "
             "database in use; take an empty database",
             code="TEST_CLOCK",

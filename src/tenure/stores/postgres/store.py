@@ -20,7 +20,6 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from os import PathLike
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -367,10 +366,9 @@ def open_store(
     *,
     role: str | None = None,
     clock: Clock | None = None,
-    authority_ledger: str | PathLike[str] | None = None,
 ) -> PostgresStore:
     """Open a PostgreSQL store; see `tenure.stores.open_store`."""
-    store = PostgresStore(url, role=role, clock=clock, authority_ledger=authority_ledger)
+    store = PostgresStore(url, role=role, clock=clock)
     try:
         store.look()
     except BaseException:
@@ -384,10 +382,9 @@ async def open_async_store(
     *,
     role: str | None = None,
     clock: Clock | None = None,
-    authority_ledger: str | PathLike[str] | None = None,
 ) -> AsyncPostgresStore:
     """Open a PostgreSQL store; see `tenure.stores.open_async_store`."""
-    store = AsyncPostgresStore(url, role=role, clock=clock, authority_ledger=authority_ledger)
+    store = AsyncPostgresStore(url, role=role, clock=clock)
     try:
         await store.look()
     except BaseException:

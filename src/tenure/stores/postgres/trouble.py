@@ -63,76 +63,84 @@ _STALE_PLAN = "0A000"
 
 _LOST = (
     Kind.LOST,
-    Unavailable,
-    "CONNECTION_LOST",
-    "the connection to PostgreSQL was lost; the same call may be made again",
+    Unavailable("the connection to PostgreSQL was lost; the same call may be made again", code="CONNECTION_LOST"),
 )
 _BUSY = (
     Kind.BUSY,
-    Unavailable,
-    "STORE_BUSY",
-    "the database kept this waiting too long, for a lock or for its turn; run the same call again later",
+    Unavailable(
+        "the database kept this waiting too long, for a lock or for its turn; run the same call again later",
+        code="STORE_BUSY",
+    ),
 )
 _CROWDED = (
     Kind.BUSY,
-    Unavailable,
-    "TOO_MANY_CONNECTIONS",
-    "PostgreSQL has no free connection for this store; give it a smaller pool, or raise max_connections",
+    Unavailable(
+        "PostgreSQL has no free connection for this store; give it a smaller pool, or raise max_connections",
+        code="TOO_MANY_CONNECTIONS",
+    ),
 )
 _STORAGE = (
     Kind.FINAL,
-    Unavailable,
-    "STORAGE_FAILED",
-    "the database has no room or no access to its own files; look at the server's log",
+    Unavailable(
+        "the database has no room or no access to its own files; look at the server's log", code="STORAGE_FAILED"
+    ),
 )
 _CREDENTIALS = (
     Kind.FINAL,
-    Invalid,
-    "AUTHENTICATION",
-    "PostgreSQL did not accept this store's user or password; check both in the store URL, and pg_hba.conf",
+    Invalid(
+        "PostgreSQL did not accept this store's user or password; check both in the store URL, and pg_hba.conf",
+        code="AUTHENTICATION",
+    ),
 )
 _NO_DATABASE = (
     Kind.FINAL,
-    Invalid,
-    "DATABASE_MISSING",
-    "the server has no database of the name in the store URL; create it, then run `tenure migrate --store URL`",
+    Invalid(
+        "the server has no database of the name in the store URL; create it, then run `tenure migrate --store URL`",
+        code="DATABASE_MISSING",
+    ),
 )
 _POOLER = (
     Kind.CONTENTION,
-    Invalid,
-    "POOLER",
-    "a prepared statement is not where it was left, as behind a transaction-mode pooler; set tenure_prepare=off",
+    Invalid(
+        "a prepared statement is not where it was left, as behind a transaction-mode pooler; set tenure_prepare=off",
+        code="POOLER",
+    ),
 )
 _NO_ROLE = (
     Kind.FINAL,
-    Invalid,
-    "UNKNOWN_ROLE",
-    "the server has no role of the name given to the store as role=; create it, or use another",
+    Invalid(
+        "the server has no role of the name given to the store as role=; create it, or use another", code="UNKNOWN_ROLE"
+    ),
 )
 # Two jobs marked under one key, or two claims made under one claim id, at the same moment: the next run sees the other.
 _KEY_INDEXES = {"effect_key", "claim_pkey"}
 _KEY_BUSY = (
     Kind.CONTENTION,
-    Unavailable,
-    "KEY_BUSY",
-    "another transaction used the same key or claim id at the same time; run the same call again to learn whose it is",
+    Unavailable(
+        "another transaction used the same key or claim id at the same time; run the same call again to learn whose it "
+        "is",
+        code="KEY_BUSY",
+    ),
 )
-_NO_SCHEMA = (Kind.FINAL, Invalid, "SCHEMA_MISSING", str(schema_missing()))
+_NO_SCHEMA = (Kind.FINAL, schema_missing())
 
-_Meaning: TypeAlias = tuple[Kind, type[TenureError], str, str]
+# The error is a pattern: each caller gets one of its own.
+_Meaning: TypeAlias = tuple[Kind, TenureError]
 # By SQLSTATE, or by its class, the first two characters.
 _MEANINGS: dict[str, _Meaning] = {
     "40001": (
         Kind.CONTENTION,
-        Unavailable,
-        "SERIALIZATION",
-        "the transaction was in the way of others again and again (serialization failure); run it again later",
+        Unavailable(
+            "the transaction was in the way of others again and again (serialization failure); run it again later",
+            code="SERIALIZATION",
+        ),
     ),
     "40P01": (
         Kind.CONTENTION,
-        Unavailable,
-        "DEADLOCK",
-        "the transaction and others waited for each other again and again (deadlock); run it again later",
+        Unavailable(
+            "the transaction and others waited for each other again and again (deadlock); run it again later",
+            code="DEADLOCK",
+        ),
     ),
     "08": _LOST,
     "57P01": _LOST,  # the server is shut down, or this connection was ended
@@ -146,23 +154,26 @@ _MEANINGS: dict[str, _Meaning] = {
     "53300": _CROWDED,
     "53100": (
         Kind.FINAL,
-        Unavailable,
-        "STORAGE_FULL",
-        "the database's disk is full; nothing was written, free some space there and run the same call again",
+        Unavailable(
+            "the database's disk is full; nothing was written, free some space there and run the same call again",
+            code="STORAGE_FULL",
+        ),
     ),
     "53": _STORAGE,
     "58": _STORAGE,
     "25006": (
         Kind.FINAL,
-        Unavailable,
-        "DATABASE_READ_ONLY",
-        "the database accepts no writes now; use the primary, or ask about default_transaction_read_only",
+        Unavailable(
+            "the database accepts no writes now; use the primary, or ask about default_transaction_read_only",
+            code="STORE_READ_ONLY",
+        ),
     ),
     "42501": (
         Kind.FINAL,
-        Refused,
-        "PRIVILEGE",
-        "the database role of this store may not do this; ask its owner for the grant, or use another role",
+        Refused(
+            "the database role of this store may not do this; ask its owner for the grant, or use another role",
+            code="PRIVILEGE",
+        ),
     ),
     "28": _CREDENTIALS,
     "3D000": _NO_DATABASE,
@@ -170,20 +181,21 @@ _MEANINGS: dict[str, _Meaning] = {
     "42P05": _POOLER,
     "42P01": _NO_SCHEMA,
     "3F000": _NO_SCHEMA,
-    "22": (Kind.FINAL, Invalid, "VALUE_REFUSED", "PostgreSQL cannot store a value of this call"),
-    "54": (Kind.FINAL, Invalid, "VALUE_REFUSED", "a value of this call is larger than PostgreSQL can hold there"),
+    "22": (Kind.FINAL, Invalid("PostgreSQL cannot store a value of this call", code="VALUE_REFUSED")),
+    "54": (Kind.FINAL, Invalid("a value of this call is larger than PostgreSQL can hold there", code="VALUE_REFUSED")),
 }
 
 
 def _as_failure(meaning: _Meaning, state: str | None = None) -> Failure:
-    kind, error, code, text = meaning
-    return Failure(kind, error(f"{text} (SQLSTATE {state})" if state else text, code=code))
+    kind, pattern = meaning
+    text = f"{pattern} (SQLSTATE {state})" if state else str(pattern)
+    return Failure(kind, type(pattern)(text, code=pattern.code))
 
 
 def connection_lost() -> Unavailable:
     """Make the error for a connection that broke before anything was committed."""
-    _, _, code, text = _LOST
-    return Unavailable(text, code=code)
+    _, pattern = _LOST
+    return Unavailable(str(pattern), code=pattern.code)
 
 
 def failure(error: psycopg.Error, statement: str, pgconn: pq.abc.PGconn) -> Failure:

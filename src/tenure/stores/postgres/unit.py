@@ -32,7 +32,7 @@ def microseconds(clock: Clock) -> int:
     """Read a replaced clock in UTC microseconds."""
     now = clock.now()
     if now.tzinfo is None:
-        raise Invalid("the clock given to the store returns a naive datetime; give an aware one")
+        raise Invalid("the clock given to the store returns a naive datetime; give an aware one", code="BAD_INSTANT")
     return (now - _EPOCH) // timedelta(microseconds=1)
 
 

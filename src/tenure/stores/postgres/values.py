@@ -286,6 +286,7 @@ class _Compiled:
         return Invalid(
             f"a value for {param} cannot be stored: whole numbers have at most 64 bits (32 where the column says so), "
             f"texts are valid Unicode without NUL (statement {self.named.name})",
+            code="VALUE_REFUSED",
         )
 
 

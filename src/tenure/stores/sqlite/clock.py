@@ -94,7 +94,9 @@ class ReplacedClock:
         """Give the current instant."""
         now = self._clock.now()
         if now.tzinfo is None:
-            raise Invalid("the clock given to the store returns a naive datetime; give an aware one")
+            raise Invalid(
+                "the clock given to the store returns a naive datetime; give an aware one", code="BAD_INSTANT"
+            )
         return (now - _EPOCH) // timedelta(microseconds=1)
 
     def raise_floor(self, instant: int) -> None:

@@ -54,7 +54,7 @@ def check_library(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Non
         raise Invalid(
             f"the SQLite library of this Python is {'.'.join(map(str, version))}, tenure needs 3.35 or newer; "
             "use a Python built with a newer one",
-            code="SQLITE_TOO_OLD",
+            code="DATABASE_TOO_OLD",
         )
 
 

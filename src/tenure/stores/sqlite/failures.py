@@ -29,7 +29,7 @@ def _full() -> TenureError:
 
 
 def _read_only() -> TenureError:
-    return Invalid(
+    return Unavailable(
         "the SQLite database is read-only for this process; give it write permission on the file and its folder",
         code="STORE_READ_ONLY",
     )
@@ -47,7 +47,7 @@ def _damaged() -> TenureError:
 
 
 def _too_big() -> TenureError:
-    return Invalid("a value is larger than SQLite can hold")
+    return Invalid("a value is larger than SQLite can hold", code="VALUE_REFUSED")
 
 
 _MEANING: dict[int, Callable[[], TenureError]] = {
@@ -89,9 +89,11 @@ def translate(error: Exception) -> Exception:
     """Give the typed error for one of the driver's; a mistake of ours (a constraint, bad SQL) stays as it is."""
     typed: Exception
     if isinstance(error, OverflowError):
-        typed = Invalid("a number is too large for SQLite, which keeps whole numbers of 64 bits")
+        typed = Invalid("a number is too large for SQLite, which keeps whole numbers of 64 bits", code="VALUE_REFUSED")
     elif isinstance(error, UnicodeEncodeError):
-        typed = Invalid("a text holds half of a surrogate pair, which cannot be stored; send valid Unicode")
+        typed = Invalid(
+            "a text holds half of a surrogate pair, which cannot be stored; send valid Unicode", code="VALUE_REFUSED"
+        )
     elif not isinstance(error, sqlite3.Error):
         return error
     elif is_busy(error):

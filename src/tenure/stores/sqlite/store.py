@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import timedelta
-from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -47,7 +46,6 @@ class _Face:
         url: str,
         *,
         clock: Clock | None = None,
-        authority_ledger: str | PathLike[str] | None = None,
         statements: Mapping[str, Named] | None = None,
         migrations: Sequence[Migration] | None = None,
         engine: Engine | None = None,
@@ -55,7 +53,6 @@ class _Face:
         check_library()
         place = read_url(url) if engine is None else engine.place
         self.url = place.url
-        self.authority_ledger = authority_ledger
         self._engine = engine or Engine(
             place,
             load(_PACKAGE) if statements is None else statements,
@@ -120,7 +117,7 @@ class _Face:
 def _seconds(deadline: timedelta | None) -> float:
     limit = _DEADLINE_MAX if deadline is None else min(deadline, _DEADLINE_MAX)
     if limit <= timedelta(0):
-        raise Invalid("the deadline of a transaction is a positive duration")
+        raise Invalid("the deadline of a transaction is a positive duration", code="BAD_DURATION")
     return limit.total_seconds()
 
 
@@ -170,7 +167,7 @@ class SqliteStore(_Face):
     def awaiting(self) -> AsyncSqliteStore:
         """See `contract.Store.awaiting`: the same engine, which ends with the last store on it."""
         self._check_used()
-        return AsyncSqliteStore(self.url, authority_ledger=self.authority_ledger, engine=self._engine)
+        return AsyncSqliteStore(self.url, engine=self._engine)
 
     def close(self) -> None:
         """See `contract.Store.close`."""
@@ -313,7 +310,7 @@ class AsyncSqliteStore(_Face):
     def blocking(self) -> SqliteStore:
         """See `contract.AsyncStore.blocking`: the same engine, which ends with the last store on it."""
         self._check_used()
-        return SqliteStore(self.url, authority_ledger=self.authority_ledger, engine=self._engine)
+        return SqliteStore(self.url, engine=self._engine)
 
     async def close(self) -> None:
         """See `contract.Store.close`."""
@@ -342,11 +339,10 @@ def open_store(
     *,
     role: str | None = None,
     clock: Clock | None = None,
-    authority_ledger: str | PathLike[str] | None = None,
 ) -> SqliteStore:
     """Open a SQLite store; see `tenure.stores.open_store`."""
     _refuse_role(role)
-    store = SqliteStore(url, clock=clock, authority_ledger=authority_ledger)
+    store = SqliteStore(url, clock=clock)
     store._check_open()  # noqa: SLF001 - the opener is part of the store
     return store
 
@@ -356,15 +352,14 @@ async def open_async_store(
     *,
     role: str | None = None,
     clock: Clock | None = None,
-    authority_ledger: str | PathLike[str] | None = None,
 ) -> AsyncSqliteStore:
     """Open a SQLite store; see `tenure.stores.open_async_store`."""
     _refuse_role(role)
-    store = AsyncSqliteStore(url, clock=clock, authority_ledger=authority_ledger)
+    store = AsyncSqliteStore(url, clock=clock)
     await _apart(store._check_open)  # noqa: SLF001 - the opener is part of the store
     return store
 
 
 def _refuse_role(role: str | None) -> None:
     if role is not None:
-        raise Invalid("SQLite has no roles; leave out role=, or use a PostgreSQL store")
+        raise Invalid("SQLite has no roles; leave out role=, or use a PostgreSQL store", code="BAD_ARGUMENT")
