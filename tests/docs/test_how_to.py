@@ -7,8 +7,10 @@ import re
 import threading
 from pathlib import Path
 
+import psycopg
 import pytest
 
+import tenure
 from tests.docs.pages import ROOT
 
 HOW_TO = ROOT / "docs" / "how-to"
@@ -43,6 +45,29 @@ def test_what_a_page_shows_runs(name: str, tmp_path: Path, monkeypatch: pytest.M
     gc.collect()
     left = [thread.name for thread in threading.enumerate() if thread.name.startswith(("tenure", "worker"))]
     assert left == []
+
+
+def test_what_the_page_shows_for_psycopg_runs(postgres_url: str) -> None:
+    text = (HOW_TO / "enqueue-in-your-transaction.md").read_text("utf-8")
+    code = re.findall(r"^```python psycopg\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(code) == 2
+    app = tenure.Tenure(postgres_url, organization="studio", project="sales", actor="user:42")
+
+    @app.job("send_quote")
+    async def send_quote(ctx: tenure.AsyncContext, payload: dict[str, int]) -> None: ...
+
+    app.migrate()
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("CREATE TABLE quotes (id integer PRIMARY KEY, accepted boolean)")
+    namespace: dict[str, object] = {"__name__": "page", "app": app, "send_quote": send_quote}
+    for number, block in enumerate(code, 1):
+        assert '"postgresql://localhost/shop"' in block
+        own = block.replace('"postgresql://localhost/shop"', repr(postgres_url))
+        exec(compile(own, f"enqueue-in-your-transaction.md, psycopg block {number}", "exec"), namespace)
+    with psycopg.connect(postgres_url) as connection:
+        assert connection.execute("SELECT id, accepted FROM quotes ORDER BY id").fetchall() == [(18, True), (19, True)]
+    assert [job.payload["quote"] for job in app.service.list_jobs()] == [18, 19]
+    app.close()
 
 
 def test_every_page_with_code_is_run() -> None:
