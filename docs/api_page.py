@@ -35,7 +35,7 @@ VERBS: dict[str, dict[str, str]] = {
         "create_job": "the job, its key, its place in the queue; a new tenant's authority",
         "create_jobs": "as `create_job`, for each of them, in one commit",
     },
-    "Claim": {
+    "Take work": {
         "claim_job": "the lease, event `claimed`; before that what is due or expired, with its events",
         "claim_jobs": "as `claim_job`, for each job taken, in one commit",
     },
@@ -362,7 +362,7 @@ def app(page: Page) -> None:
     methods(page, tenure.Tenure, ["join"], "app")
     assert public(Joined) == public(AsyncJoined)
     methods(page, Joined, public(Joined), "joined")
-    page.add("### A worker")
+    page.add("### Worker")
     page.code("app.worker(**options) -> Worker")
     page.call("Worker", Worker)
     methods(page, Worker, [name for name in public(Worker) if name != "threads_busy"], "worker")
@@ -380,7 +380,6 @@ def contexts(page: Page) -> None:
     for name in shared:
         owner = next(base for base in tenure.AsyncContext.__mro__ if name in vars(base))
         methods(page, owner, [name], "ctx")
-    page.add("`ctx.log` is a logger (`tenure.handler`) that adds the ids of the attempt to each record.")
     page.add("### Context")
     page.add(*Doc(tenure.Context).text)
     page.add("The same members; nothing is awaited, and `publish` is a plain `with`.")
@@ -502,17 +501,25 @@ def _shown(owner: type, name: str, prefix: str) -> str:
     return signature(f"{prefix}.{name}", member, drop=1)
 
 
-PARTS: dict[str, Callable[[Page], None]] = {
-    "open a store": stores,
-    "the contract's verbs": service,
-    "the app, enqueueing, workers": app,
-    "in a handler": contexts,
-    "providers, outcomes, evidence": providers,
-    "records and names": records,
-    "identity": envelopes,
-    "errors": failures,
-    "for tests": helpers,
-}
+PARTS = (stores, service, app, contexts, providers, records, envelopes, failures, helpers)
+
+
+def contents(lines: Sequence[str]) -> Iterator[str]:
+    """List the sections with what has a heading in them; a verb's is one deeper than its group's."""
+    names: list[str] = []
+    for line in lines:
+        if line.startswith("## "):
+            yield from _entry(names)
+            names = [line.removeprefix("## ")]
+        elif re.match(r"#{3,4} [A-Za-z_]+$", line) and line.lstrip("# ") not in VERBS:
+            names.append(line.lstrip("# "))
+    yield from _entry(names)
+
+
+def _entry(names: Sequence[str]) -> Iterator[str]:
+    if names:
+        title, *below = [f"[{name}](#{re.sub(r'[^a-z0-9_ -]', '', name.lower()).replace(' ', '-')})" for name in names]
+        yield f"- {title}{': ' if below else ''}{', '.join(below)}"
 
 
 def api(table: Table, made: str) -> str:
@@ -524,6 +531,8 @@ def api(table: Table, made: str) -> str:
         "What `import tenure` gives, and `tenure.testing`. Names that are not on this page are no promise.",
         "`tenure.__version__` is the installed version.",
     )
-    for write in PARTS.values():
+    start = len(page.lines)
+    for write in PARTS:
         write(page)
+    page.lines[start:start] = [*contents(page.lines), ""]
     return "\n".join(page.lines)
