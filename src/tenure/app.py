@@ -385,10 +385,30 @@ class Tenure:
     # --- work ---------------------------------------------------------------------------------------------------------
 
     def worker(self, **options: Any) -> Worker:
-        """Make a worker for this app's kinds; arguments as in `tenure.loops.worker.Worker`."""
+        """
+        Make a worker for this app's kinds; arguments as in `tenure.loops.worker.Worker`.
+
+        Raises:
+            Invalid: UNKNOWN_PROVIDER, a kind declares one that the app does not have; and what the worker refuses.
+        """
         from tenure.loops.worker import Worker  # noqa: PLC0415 - producers need none of the loops
 
-        return Worker(self, **options)
+        made = Worker(self, **options)
+        kinds = options.get("kinds")
+        self._check_providers(self.registry if kinds is None else map(self.registry.find, kinds))
+        return made
+
+    def _check_providers(self, kinds: Iterable[Kind]) -> None:
+        known = self.providers.by_name
+        for kind in kinds:
+            for name in kind.options.providers:
+                if name not in known:
+                    registered = ", ".join(sorted(known)) or "none"
+                    raise Invalid(
+                        f"kind {kind.name!r} declares provider {name!r}, which this app does not have; pass it to "
+                        f"Tenure(..., providers=[...]). Registered: {registered}",
+                        code="UNKNOWN_PROVIDER",
+                    )
 
 
 class Joined:

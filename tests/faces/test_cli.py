@@ -182,7 +182,7 @@ def test_a_file_is_enqueued_whole_or_not_at_all(app: Path, run: Run) -> None:
         (("jobs", "list", "--store", "mysql://x"), "sqlite:///FILE"),
         (("jobs", "list", "--store", "sqlite:///jobs.db", "--status", "gone"), "'gone' is no status"),
         (("jobs", "show", str(uuid4()), "--store", "sqlite:///jobs.db"), "no job"),
-        (("jobs", "list", "--store", "sqlite:///other.db"), "run `tenure migrate --store URL`"),
+        (("jobs", "list", "--store", "sqlite:///other.db"), "run `tenure migrate --store sqlite:///other.db`"),
     ],
 )
 def test_a_wrong_call_is_one_line_that_says_what_to_do(app: Path, run: Run, words: tuple[str, ...], text: str) -> None:

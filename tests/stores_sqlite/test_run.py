@@ -132,7 +132,7 @@ def test_what_sqlite_cannot_hold_is_invalid_and_leaves_nothing(either: SqliteSto
 def test_a_procedure_that_raises_leaves_nothing_and_the_next_one_works(either: SqliteStore) -> None:
     with pytest.raises(Conflict) as raised:
         either.run(put_and_refuse("a"))
-    assert raised.value.__notes__ == ["in <procedure put_and_refuse>"]
+    assert not hasattr(raised.value, "__notes__"), "a refusal says all that its reader needs"
     assert either.run(count()) == 0
     either.run(put("a"))
     assert either.run(count()) == 1

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from tenure.errors import Invalid
+from tenure.errors import Invalid, Unavailable
 
 logger = logging.getLogger("tenure.worker")
 
@@ -31,6 +31,42 @@ PAUSE_FIRST, PAUSE_MAX = 0.1, 5.0
 TELL_AGAIN = 60.0
 HEALTH_EVERY = 1.0
 _CANCEL_AGAIN = 0.1
+
+
+class Outage:
+    """
+    Whether the database is away, said once for all loops of a worker: when it goes, and when it is back.
+
+    Every loop notices by itself, and each of them saying so would bury the one thing that an operator has to know.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loops: set[str] = set()
+        self._since = 0.0
+
+    def begin(self, loop: str, code: str, since: float) -> None:
+        """
+        Note that a loop could not reach the database.
+
+        Args:
+            since: Monotonic seconds of the loop's last success.
+        """
+        with self._lock:
+            first = not self._loops
+            self._loops.add(loop)
+            if first:
+                self._since = since
+                logger.warning("the database does not answer: code=%s; it is asked again until it does", code)
+
+    def end(self, loop: str) -> None:
+        """Note that a loop succeeded; the outage is over with the last of those that failed."""
+        with self._lock:
+            if loop not in self._loops:
+                return
+            self._loops.discard(loop)
+            if not self._loops:
+                logger.warning("the database answers again, after %.1f s", time.monotonic() - self._since)
 
 
 @dataclass(slots=True)
@@ -44,6 +80,7 @@ class Pulse:
         error: Name of the class that the last try raised; None after a success.
         failures: How many tries failed since the last success.
         told: Which error was logged last, and when.
+        outage: Shared with the other loops of the worker.
     """
 
     name: str
@@ -52,11 +89,13 @@ class Pulse:
     error: str | None = None
     failures: int = 0
     told: tuple[str, float] = ("", 0.0)
+    outage: Outage = field(default_factory=Outage)
 
     def beat(self) -> None:
         """Note a success."""
         if self.failures:
             logger.info("loop %s succeeds again after %d failures", self.name, self.failures)
+            self.outage.end(self.name)
         self.at = time.monotonic()
         self.error = None
         self.failures = 0
@@ -68,8 +107,15 @@ class Pulse:
         self.error = type(error).__name__
         if self.told[0] != self.error or now - self.told[1] >= TELL_AGAIN:
             # The class and code only: texts of drivers and providers may hold secrets.
-            logger.warning("loop %s failed, it goes on: %s %s", self.name, self.error, getattr(error, "code", ""))
+            level = logging.INFO if isinstance(error, Unavailable) else logging.WARNING
+            code = getattr(error, "code", "")
+            logger.log(level, "loop %s failed, it goes on: %s %s", self.name, self.error, code)
             self.told = (self.error, now)
+        if isinstance(error, Unavailable):
+            self.outage.begin(self.name, error.code, self.at)
+        else:
+            # Whatever this loop met now, it got an answer.
+            self.outage.end(self.name)
         ceiling = min(PAUSE_MAX, PAUSE_FIRST * 2 ** min(self.failures, 10))
         return random.uniform(ceiling / 2, ceiling)  # noqa: S311 - spreads load, guards nothing
 
@@ -144,11 +190,12 @@ class Supervisor:
     def __init__(self) -> None:
         self.pulses: dict[str, Pulse] = {}
         self.tasks: list[asyncio.Task[None]] = []
+        self._outage = Outage()
         self._ending = False
 
     def pulse(self, name: str, period: timedelta) -> Pulse:
         """Register a loop."""
-        made = self.pulses[name] = Pulse(name, period.total_seconds())
+        made = self.pulses[name] = Pulse(name, period.total_seconds(), outage=self._outage)
         return made
 
     def keep(self, name: str, period: timedelta, step: Callable[[], Awaitable[object]]) -> Pulse:

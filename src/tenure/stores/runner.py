@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from tenure.errors import IllegalMove
+from tenure.errors import IllegalMove, TenureError, Unavailable
 from tenure.yields import AfterCommit, Each, Procedure, Rows, Statement
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ def drive(procedure: Procedure[T], answer: Answer) -> T | AfterCommit:
                 return value
             rows = answer(requests)
     except Exception as error:
-        error.add_note(f"in {procedure!r}")
+        _say_where(error, procedure)
         raise
     finally:
         steps.close()
@@ -64,10 +64,16 @@ async def drive_async(procedure: Procedure[T], answer: AsyncAnswer) -> T | After
                 return value
             rows = await answer(requests)
     except Exception as error:
-        error.add_note(f"in {procedure!r}")
+        _say_where(error, procedure)
         raise
     finally:
         steps.close()
+
+
+def _say_where(error: Exception, procedure: Procedure[Any]) -> None:
+    """Name the procedure of an error that does not speak for itself; a refusal of ours says what to do already."""
+    if isinstance(error, Unavailable) or not isinstance(error, TenureError):
+        error.add_note(f"in {procedure!r}")
 
 
 def settle(value: T | AfterCommit) -> T:

@@ -12,7 +12,15 @@ import typer
 
 from tenure.errors import Invalid
 from tenure.faces.cli.options import AsJson, StoreUrl, opened, who
-from tenure.faces.cli.show import effect_fields, event_fields, evidence_fields, job_fields, table, write_json
+from tenure.faces.cli.show import (
+    effect_fields,
+    event_fields,
+    evidence_fields,
+    job_fields,
+    key_cell,
+    table,
+    write_json,
+)
 from tenure.procedures.inspect import list_evidence
 from tenure.rules.job import Job
 from tenure.rules.outcome import Absent, Accepted, Declined, Evidence
@@ -66,7 +74,7 @@ def list_(
             (
                 job.id,
                 *([job.tenant] if several else []),
-                job.idempotency_key,
+                key_cell(job.idempotency_key),
                 job.kind,
                 job.status,
                 job.phase,
@@ -97,14 +105,14 @@ def show(
     if as_json:
         write_json(
             {
-                **job_fields(job, payload=payload),
+                **job_fields(job, payload=payload, message=True),
                 "effects": [effect_fields(effect, receipt=payload) for effect in effects],
                 "evidence": [evidence_fields(one) for one in evidence],
                 "events": [event_fields(event) for event in events],
             }
         )
         return
-    fields = {key: value for key, value in job_fields(job, payload=payload).items() if value is not None}
+    fields = {key: value for key, value in job_fields(job, payload=payload, message=True).items() if value is not None}
     table(f"job {job.id}", ("field", "value"), fields.items())
     if effects:
         table(

@@ -49,6 +49,8 @@ def main() -> NoReturn:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     # A client's own log lines hold addresses that may hold keys.
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    # A pool repeats itself for as long as a database is away; an error or a line of the worker's says it once.
+    logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
     try:
         app(prog_name="tenure")
     except TenureError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import getpass
 import importlib
 import os
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +27,6 @@ StoreUrl = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON with stable field names.")]
-Actor = Annotated[str, typer.Option("--actor", envvar="TENURE_ACTOR", help="Who asks; kept in the trail.")]
 AppName = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, as in app:app.")]
 
 
@@ -49,11 +50,38 @@ def opened(url: str | None) -> Iterator[Store]:
         raise Invalid(
             "say which store: --store sqlite:///jobs.db, or set TENURE_STORE (see `tenure init`)", code="STORE_REQUIRED"
         )
-    store = open_store(url)
+    with naming(masked(url)):
+        store = open_store(url)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+@contextmanager
+def naming(url: str) -> Iterator[None]:
+    """Let an error about a missing schema name the very command that makes it."""
     try:
-        yield store
-    finally:
-        store.close()
+        yield
+    except Invalid as error:
+        if error.code != "SCHEMA_MISSING":
+            raise
+        text = str(error).replace("--store URL", f"--store {shlex.quote(url)}")
+        raise Invalid(text, code=error.code) from error
+
+
+def masked(url: str) -> str:
+    """Give a store URL as its owner wrote it, with `***` for the password."""
+    return re.sub(r"(?i)([?&]password=)[^&]*", r"\1***", re.sub(r"^(\w+://[^/@:]*):.*@", r"\1:***@", url))
+
+
+@contextmanager
+def loaded(name: str, url: str | None = None) -> Iterator[Tenure]:
+    """Import an app like `load_app`, for as long as a command uses it."""
+    app = load_app(name, url)
+    # The app keeps its URL to itself because of the password in it.
+    with naming(masked(url or app._url)):  # noqa: SLF001
+        yield app
 
 
 def load_app(name: str, url: str | None = None) -> Tenure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -20,6 +21,7 @@ from tenure.rules.job import Job
 
 # Wide enough for an id beside a few columns where the output is a pipe; a terminal says its own width.
 _PIPE_WIDTH = 160
+_DIGEST, _DIGEST_SHOWN = re.compile(r"v\d+:[0-9a-f]{64}"), 15
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -77,8 +79,20 @@ def _cell(value: Any) -> str:
     )
 
 
-def job_fields(job: Job, *, payload: bool = False) -> dict[str, Any]:
-    """Give a job's fields under their stable names; payload and result only where asked for."""
+def key_cell(key: str) -> str:
+    """Give an idempotency key for a table; on a terminal a digest is cut, which would push all else apart."""
+    return f"{key[:_DIGEST_SHOWN]}\N{HORIZONTAL ELLIPSIS}" if sys.stdout.isatty() and _DIGEST.fullmatch(key) else key
+
+
+def job_fields(job: Job, *, payload: bool = False, message: bool = False) -> dict[str, Any]:
+    """
+    Give a job's fields under their stable names.
+
+    Args:
+        payload: Payload and result too.
+        message: The error's message too. It may hold what a handler's exception says, so it is for the one who looks at
+            this very job, and not for lists, which are pasted and piped.
+    """
     fields = {
         "id": job.id,
         "tenant": job.tenant,
@@ -96,7 +110,7 @@ def job_fields(job: Job, *, payload: bool = False) -> dict[str, Any]:
         "max_attempts": job.max_attempts,
         "generation": job.generation,
         "error_code": job.error_code,
-        "error_message": job.error_message,
+        **({"error_message": job.error_message} if message else {}),
         "scheduled_at": job.scheduled_at,
         "created_at": job.created_at,
         "run_at": job.run_at,

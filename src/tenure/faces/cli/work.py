@@ -9,19 +9,23 @@ import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import Progress
 
 from tenure.app import Tenure
 from tenure.errors import Invalid
-from tenure.faces.cli.options import AppName, AsJson, StoreUrl, load_app, who
+from tenure.faces.cli.options import AppName, AsJson, StoreUrl, loaded, who
 from tenure.faces.cli.show import console, table, write_json
 from tenure.loops.sweeper import Sweeper
+from tenure.procedures.inspect import list_jobs
 from tenure.rules.digest import payload_digest
 from tenure.rules.payload import parse
 from tenure.rules.reconcile import Verdict
+
+if TYPE_CHECKING:
+    from tenure.loops.worker import Worker
 
 _BATCH = 500
 
@@ -45,33 +49,35 @@ def worker(
     """Run an app's handlers until SIGTERM or Ctrl-C; again to stop handlers, a third time to leave at once."""
     if verbose:
         logging.getLogger("tenure").setLevel(logging.INFO)
-    loaded = load_app(app, store)
-    run = loaded.worker(
-        concurrency=concurrency,
-        queues=queue or None,
-        kinds=kind or None,
-        tenant=tenant,
-        organization=organization,
-        heartbeat=None if heartbeat is None else timedelta(seconds=heartbeat),
-        sweep_every=timedelta(seconds=sweep_every) if sweep_every > 0 else None,
-        grace=timedelta(seconds=grace),
-        health_file=health_file,
-        journal_dir=journal_dir,
-    )
-    if not as_json:
-        console(stderr=True).print(f"worker {run.worker_id} on {loaded.url}; Ctrl-C drains", markup=False)
-    status = asyncio.run(_run(loaded, run))
+        logging.getLogger("psycopg.pool").setLevel(logging.WARNING)
+    with loaded(app, store) as found:
+        run = found.worker(
+            concurrency=concurrency,
+            queues=queue or None,
+            kinds=kind or None,
+            tenant=tenant,
+            organization=organization,
+            heartbeat=None if heartbeat is None else timedelta(seconds=heartbeat),
+            sweep_every=timedelta(seconds=sweep_every) if sweep_every > 0 else None,
+            grace=timedelta(seconds=grace),
+            health_file=health_file,
+            journal_dir=journal_dir,
+        )
+        status = asyncio.run(_run(found, run, quiet=as_json))
     if as_json:
         write_json({"worker_id": run.worker_id, "clean": status == 0})
     return status
 
 
-async def _run(loaded: Tenure, run: Any) -> int:
+async def _run(app: Tenure, run: Worker, *, quiet: bool) -> int:
     try:
-        status: int = await run.main()
+        # A database that is not there, or has another schema, is the first thing said, and the only one.
+        await (await app.astore()).run(list_jobs(limit=1))
+        if not quiet:
+            console(stderr=True).print(f"worker {run.worker_id} on {app.url}; Ctrl-C drains", markup=False)
+        return await run.main()
     finally:
-        await loaded.aclose()
-    return status
+        await app.aclose()
 
 
 def enqueue(
@@ -90,14 +96,15 @@ def enqueue(
     as_json: AsJson = False,
 ) -> int:
     """Create jobs: one from a JSON object, or one for each row of a file. Doing it twice creates nothing new."""
-    loaded = load_app(app, store)
-    try:
-        if (payload is None) == (source is None):
-            raise Invalid("give either one JSON object or --from FILE", code="BAD_ARGUMENT")
-        rows = [parse(payload)] if payload is not None else list(_rows(source or Path()))
-        created, known, ids = _create(loaded, kind, rows, key, key_field, actor or loaded.actor or who(), quiet=as_json)
-    finally:
-        loaded.close()
+    with loaded(app, store) as found:
+        try:
+            if (payload is None) == (source is None):
+                raise Invalid("give either one JSON object or --from FILE", code="BAD_ARGUMENT")
+            rows = [("", parse(payload))] if payload is not None else list(_rows(source or Path()))
+            by = actor or found.actor or who()
+            created, known, ids = _create(found, kind, rows, key, key_field, by, quiet=as_json)
+        finally:
+            found.close()
     if as_json:
         write_json({"created": created, "known": known, "ids": ids})
     else:
@@ -106,9 +113,9 @@ def enqueue(
 
 
 def _create(
-    loaded: Tenure,
+    app: Tenure,
     kind: str,
-    rows: list[Any],
+    rows: list[tuple[str, Any]],
     key: str | None,
     key_field: str | None,
     actor: str | None,
@@ -117,16 +124,16 @@ def _create(
 ) -> tuple[int, int, list[str]]:
     # Everything is checked before anything is written: a bad row 900 must not leave 899 jobs behind.
     jobs = []
-    for number, row in enumerate(rows, 1):
+    for place, row in rows:
         try:
-            jobs.append(loaded.prepare(kind, row, key=_key(kind, row, key, key_field), actor=actor))
+            jobs.append(app.prepare(kind, row, key=_key(kind, row, key, key_field), actor=actor))
         except Invalid as error:
-            raise Invalid(f"row {number}: {error}", code=error.code) from error
+            raise Invalid(f"{place}{error}", code=error.code) from error
     created, ids = 0, []
     with Progress(console=console(stderr=True), disable=quiet or not sys.stderr.isatty()) as progress:
         bar = progress.add_task("enqueue", total=len(jobs))
         for start in range(0, len(jobs), _BATCH):
-            made = loaded.enqueue_many(jobs[start : start + _BATCH])
+            made = app.enqueue_many(jobs[start : start + _BATCH])
             created += sum(one.created for one in made)
             ids += [str(one.job.id) for one in made]
             progress.advance(bar, len(made))
@@ -145,20 +152,30 @@ def _key(kind: str, row: Any, key: str | None, key_field: str | None) -> str:
     return payload_digest(kind, row)
 
 
-def _rows(path: Path) -> Iterator[Any]:
+def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """Give each row with the place that an error about it begins with."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             if path.suffix.lower() == ".csv":
                 for number, row in enumerate(csv.DictReader(lines, strict=True), 1):
                     if None in row or None in row.values():
                         raise Invalid(f"row {number} has more or fewer cells than the header", code="BAD_FILE")
-                    yield row
+                    yield f"row {number}: ", row
                 return
+            number = 0
             for line in lines:
                 if line.strip():
-                    yield parse(line)
+                    number += 1
+                    yield f"row {number}: ", _parsed(line, number)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise Invalid(f"{path} cannot be read: {error}", code="BAD_FILE") from error
+
+
+def _parsed(line: str, number: int) -> Any:
+    try:
+        return parse(line)
+    except Invalid as error:
+        raise Invalid(f"row {number}: {error}", code=error.code) from error
 
 
 def sweep(
@@ -169,8 +186,8 @@ def sweep(
     as_json: AsJson = False,
 ) -> int:
     """Ask providers about everything that is uncertain, once; it never sends."""
-    loaded = load_app(app, store)
-    verdicts = asyncio.run(_sweep(loaded, tenant, patient=patient))
+    with loaded(app, store) as found:
+        verdicts = asyncio.run(_sweep(found, tenant, patient=patient))
     if as_json:
         write_json(
             [
@@ -187,9 +204,9 @@ def sweep(
     return 0
 
 
-async def _sweep(loaded: Tenure, tenant: str | None, *, patient: bool) -> list[Verdict]:
+async def _sweep(app: Tenure, tenant: str | None, *, patient: bool) -> list[Verdict]:
     try:
-        sweeper = Sweeper(await loaded.astore(), loaded.providers.by_name, tenant=tenant or loaded.tenant)
+        sweeper = Sweeper(await app.astore(), app.providers.by_name, tenant=tenant or app.tenant)
         return await sweeper.sweep(patient=patient)
     finally:
-        await loaded.aclose()
+        await app.aclose()
