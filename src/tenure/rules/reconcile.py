@@ -37,6 +37,7 @@ from tenure.rules.status import LIVE, TERMINAL, Status
 COMMAND = "reconcile_dispatched"
 # A provider that has no answer yet is asked again after 1, 2, 4 ... seconds, at most a minute apart.
 _ASK_AGAIN_MAX = timedelta(minutes=1)
+_KEYS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,8 +437,10 @@ def _meant(job: Job, key: str | None) -> Effect | None:
         return found
     opened = open_effects(job.effects)
     if len(opened) > 1:
-        keys = ", ".join(effect.operation_key for effect in opened)
-        raise Invalid(f"job {job.id} has several open operations, say which: {keys}", code="SEVERAL_OPEN")
+        # Whole, to be copied from here; a few are enough to see what is asked for.
+        keys = ", ".join(effect.operation_key for effect in opened[:_KEYS_SHOWN])
+        more = ", ..." if len(opened) > _KEYS_SHOWN else ""
+        raise Invalid(f"job {job.id} has several open operations, say which: {keys}{more}", code="SEVERAL_OPEN")
     if opened:
         return opened[0]
     return next((effect for effect in job.effects if effect.state is EffectState.CLOSED), None)

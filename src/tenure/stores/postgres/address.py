@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote, urlencode
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tenure.errors import Invalid
+from tenure.errors import Invalid, echo
 
 _SCHEMES = frozenset({"postgresql", "postgres"})
 _OURS = "tenure_"
@@ -91,7 +91,7 @@ def read_address(
     unknown = ours.keys() - {"prepare", "listen", "pool_size"}
     if unknown:
         names = ", ".join(sorted(_OURS + name for name in unknown))
-        raise Invalid(f"the store URL has unknown parameters: {names}", code="BAD_STORE_URL")
+        raise Invalid(f"the store URL has unknown parameters: {echo(names)}", code="BAD_STORE_URL")
     conninfo = _conninfo("?".join(filter(None, [base, "&".join(theirs)])))
     if prepare is None:
         prepare = _switch("prepare", ours.get("prepare", "on"))
