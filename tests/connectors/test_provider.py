@@ -67,7 +67,7 @@ async def succeed(self: Provider, request: object, operation_key: str) -> Succee
 def test_a_name_that_could_not_be_stored_is_refused_where_the_class_is_written(name: Any) -> None:
     with pytest.raises(Invalid) as refused:
         type("Bad", (Provider,), {"name": name})
-    assert refused.value.code == "BAD_NAME"
+    assert refused.value.code == "BAD_ARGUMENT"
 
 
 def test_plain_names_are_taken() -> None:

@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from tenure.connectors.wire import json_value
-from tenure.errors import Invalid
+from tenure.errors import Invalid, echo
 from tenure.rules.effect import NAME_MAX
 from tenure.rules.outcome import (
     Absent,
@@ -129,9 +129,13 @@ class Provider:
 def check_provider_name(name: object) -> str:
     """Refuse a provider's name that could not be stored or be mistaken for a part of an operation key."""
     if not isinstance(name, str) or not _is_text(name) or len(name) > NAME_MAX:
-        raise Invalid(f"a provider's name is 1 to {NAME_MAX} printable characters, not {name!r}", code="BAD_NAME")
+        raise Invalid(
+            f"a provider's name is 1 to {NAME_MAX} printable characters, not {echo(name)}", code="BAD_ARGUMENT"
+        )
     if "#" in name or ":" in name:
-        raise Invalid(f"a provider's name holds no '#' or ':', they separate operation keys: {name!r}", code="BAD_NAME")
+        raise Invalid(
+            f"a provider's name holds no '#' or ':', they separate operation keys: {echo(name)}", code="BAD_ARGUMENT"
+        )
     return name
 
 
