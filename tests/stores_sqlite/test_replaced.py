@@ -178,6 +178,25 @@ def test_a_database_in_memory_has_no_file_to_lose(memory: SqliteStore) -> None:
     assert memory._engine.anchor.looks == 0
 
 
+def test_a_file_that_is_copied_by_its_first_opening_is_taken(store: SqliteStore, url: str) -> None:
+    store.run(put("before"))
+    with toy_store(url) as other:
+        anchor = other._engine.anchor
+        look = anchor.look
+        # As on a layered file system, where the file that is read and the one that is written to are two.
+        answers = [(0, 7)]
+        anchor.look = lambda: answers.pop() if answers else look()  # type: ignore[method-assign]
+        assert other.run(put("after")) == "after"
+        assert answers == []
+        # Control: once it has its file, no other is taken.
+        other._engine.writer.discard()
+        anchor.look = lambda: (0, 7)  # type: ignore[method-assign]
+        with pytest.raises(Unavailable) as raised:
+            other.run(put("more"))
+        assert raised.value.code == "DATABASE_REPLACED"
+    assert store.run(count_aside()) == 2
+
+
 def test_a_file_that_is_made_by_migrate_is_kept_to(url: str) -> None:
     with toy_store(url) as store:
         look_always(store)

@@ -22,6 +22,8 @@ from tenure.stores.sqlite.connect import Place
 # Seconds between two looks: a look costs microseconds, and this is how much can be written into a lost file.
 LOOK_EVERY = 1.0
 
+REPLACED = "DATABASE_REPLACED"
+
 _File: TypeAlias = tuple[int, int]
 
 
@@ -103,5 +105,5 @@ class Anchor:
             "the file of this SQLite database was deleted or replaced by another one while it was open; nothing more "
             "is read from or written to the lost one. Stop this process, see to it that the right file is in its "
             "place, and start again",
-            code="DATABASE_REPLACED",
+            code=REPLACED,
         )

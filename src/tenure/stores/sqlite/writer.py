@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tenure.errors import Invalid
+from tenure.errors import Invalid, Unavailable
 from tenure.stores.migrate import Migration, check_version
 from tenure.stores.runner import pauses
-from tenure.stores.sqlite.anchor import Anchor
+from tenure.stores.sqlite.anchor import REPLACED, Anchor
 from tenure.stores.sqlite.connect import Place, connect
 from tenure.stores.sqlite.failures import busy, code_of, is_busy, raise_typed
 from tenure.stores.sqlite.line import PATIENCE
@@ -64,6 +64,16 @@ class Writer:
 
     def open(self, *, reader: bool = False, create: bool = False) -> sqlite3.Connection:
         """Open a connection; a busy database raises the driver's error, everything else a typed one."""
+        try:
+            return self._open(reader=reader, create=create)
+        except Unavailable as moved:
+            if moved.code != REPLACED:
+                raise
+        # Another file at the very first opening is no loss yet: a layered file system may copy a file when it is first
+        # opened to be written to. For a store that has its file already the second try fails as the first.
+        return self._open(reader=reader, create=create)
+
+    def _open(self, *, reader: bool, create: bool) -> sqlite3.Connection:
         self._anchor.check(at_once=True)
         before = self._anchor.look()
         try:
