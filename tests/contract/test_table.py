@@ -249,8 +249,8 @@ TABLE: dict[str, dict[str, Cell]] = {
     "begin, resend": fenced(
         {
             ("claimed", "running", "running, mark"): to("running", "dispatched"),
-            # Permitted by the provider's terms; it is no second intent and has no event.
-            ("running, effect", "running, unknown"): to("running"),
+            # Permitted by the provider's terms; it is no second intent, and the trail tells of it all the same.
+            ("running, effect", "running, unknown"): to("running", "dispatched"),
             "running, sent": SAME,
             ASKED: CANCELLING,
         }
