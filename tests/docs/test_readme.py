@@ -66,7 +66,7 @@ def test_the_first_screen_is_short() -> None:
 def test_what_it_installs_exists() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     text = "".join(page.read_text("utf-8") for page in pages())
-    extras = re.findall(r"pip install (?:'\.|\"\$\(ls dist/\*\.whl\))\[([\w,]+)\]", text)
+    extras = re.findall(r"pip install (?:'\.(?:/tenure)?|\"\$\(ls dist/\*\.whl\))\[([\w,]+)\]", text)
     assert len(extras) >= 3
     assert {extra for group in extras for extra in group.split(",")} <= project["optional-dependencies"].keys()
     assert project["requires-python"] == ">=3.11"
