@@ -15,8 +15,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -41,12 +41,10 @@ from tenure.rules.digest import request_digest
 from tenure.rules.dispatch import Begun, evidence_of
 from tenure.rules.effect import Effect, EffectState
 from tenure.rules.envelope import ExecutionIdentity, read_execution_identity
-from tenure.rules.event import EventName
-from tenure.rules.job import Change, Job
-from tenure.rules.lease import Lease, trusted_for
+from tenure.rules.job import Job
+from tenure.rules.lease import Lease, trusted_until
 from tenure.rules.outcome import Accepted, Declined, Evidence, FailedBeforeDispatch, Outcome, Terms, Unknown
 from tenure.rules.payload import clean_text
-from tenure.rules.status import Status
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Store, Transaction
 from tenure.stores.runner import guard, refuse_inside
 from tenure.yields import new_id
@@ -172,20 +170,19 @@ class Attempt:
                 self.halt(LEASE_LOST, f"the lease on job {self.job.id} could not be renewed in time")
         return self.stop is not None
 
-    def next_look(self) -> float:
-        """Seconds after which `judge` may give another answer by itself."""
-        left = [self.trusted]
-        now = time.monotonic()
+    def look_at(self) -> float:
+        """Monotonic seconds at which `judge` may first give another answer by itself."""
+        at = trusted_until(self.sent, self.lease.duration)
         if self.started is not None and self.kind.timeout is not None:
-            left.append(self.started + self.kind.timeout.total_seconds() - now)
+            at = min(at, self.started + self.kind.timeout.total_seconds())
         if self.started is not None and self.kind.progress_timeout is not None:
-            left.append(self.progressed + self.kind.progress_timeout.total_seconds() - now)
-        return max(0.0, min(left))
+            at = min(at, self.progressed + self.kind.progress_timeout.total_seconds())
+        return at
 
     @property
     def trusted(self) -> float:
         """Seconds for which the lease may still be trusted by this process's own clock."""
-        return trusted_for(self.sent, time.monotonic(), self.lease.duration)
+        return trusted_until(self.sent, self.lease.duration) - time.monotonic()
 
 
 class _Log(logging.LoggerAdapter[logging.Logger]):
@@ -202,10 +199,16 @@ class _Shared:
     def __init__(self, attempt: Attempt, runtime: Runtime) -> None:
         self._attempt = attempt
         self._runtime = runtime
-        self.log: logging.LoggerAdapter[logging.Logger] = _Log(
-            logging.getLogger("tenure.handler"),
-            {"job_id": str(attempt.job.id), "kind": attempt.job.kind, "attempt": attempt.job.attempt_count},
-        )
+        self._log: logging.LoggerAdapter[logging.Logger] | None = None
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose records carry the ids of the attempt."""
+        if self._log is None:
+            job = self._attempt.job
+            ids = {"job_id": str(job.id), "kind": job.kind, "attempt": job.attempt_count}
+            self._log = _Log(logging.getLogger("tenure.handler"), ids)
+        return self._log
 
     @property
     def job(self) -> Job:
@@ -479,7 +482,7 @@ def _seen(task: asyncio.Future[Any]) -> None:
 
 def returning(attempt: Attempt, result: Any) -> hold.Ask:
     """What is written when the handler returned."""
-    return _telling(attempt, hold.completing(attempt.lease, result))
+    return hold.completing(attempt.lease, result, tenant=attempt.job.tenant)
 
 
 def ending(attempt: Attempt, error: BaseException) -> hold.Ask | None:
@@ -489,11 +492,6 @@ def ending(attempt: Attempt, error: BaseException) -> hold.Ask | None:
     Returns:
         None where this worker has nothing to say any more: the lease is lost.
     """
-    ask = _ending(attempt, error)
-    return None if ask is None else _telling(attempt, ask)
-
-
-def _ending(attempt: Attempt, error: BaseException) -> hold.Ask | None:
     error = _decisive(error)
     if attempt.stop is not None and _follows(attempt.stop, error):
         error = attempt.stop
@@ -525,43 +523,7 @@ def _ending(attempt: Attempt, error: BaseException) -> hold.Ask | None:
 def abandoning(attempt: Attempt) -> hold.Ask:
     """What is written when the worker ends before a handler that was told to stop; see `moves.abandoned`."""
     lease, reason = attempt.lease, "the worker ended before the handler did"
-    return _telling(attempt, hold.Ask(lease, lambda job, now: moves.abandoned(job, lease, SHUTDOWN, reason, now)))
-
-
-# What the log calls a failed attempt, by its event; a cancellation and a job given back are none.
-_FAILURES = frozenset(
-    {
-        EventName.RETRIED,
-        EventName.FAILED,
-        EventName.DEAD_LETTERED,
-        EventName.INDETERMINATE,
-        EventName.TIMED_OUT,
-        EventName.HALT_UNSAFE,
-    }
-)
-
-
-def _telling(attempt: Attempt, ask: hold.Ask) -> hold.Ask:
-    """Log a failed attempt when it is decided what comes next: ids and codes, never what an exception says."""
-
-    def decide(job: Job, now: datetime) -> Change:
-        change = ask.decide(job, now)
-        # Decided once more, and mostly alike, where the database was away meanwhile: that is told once.
-        told = (change.job.status.value, change.job.error_code)
-        if attempt.told != told and any(event.name in _FAILURES for event in change.events):
-            attempt.told = told
-            logger.warning("%s", _failure(job, change.job))
-        return change
-
-    return replace(ask, decide=decide)
-
-
-def _failure(before: Job, after: Job) -> str:
-    again = after.status is Status.QUEUED
-    return (
-        f"attempt failed: kind={before.kind} job={before.id} attempt={before.attempt_count}/{before.max_attempts} "
-        f"code={after.error_code} next={f'retry at {after.run_at:%Y-%m-%dT%H:%M:%SZ}' if again else after.status}"
-    )
+    return hold.Ask(lease, lambda job, now: moves.abandoned(job, lease, SHUTDOWN, reason, now))
 
 
 def _follows(stop: Stop, error: BaseException) -> bool:

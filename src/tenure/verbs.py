@@ -87,12 +87,7 @@ def create_job(
     Locks: the key. Writes: authority (a new tenant), job_key, job, ready or deferred.
     """
     arguments = {name: value for name, value in locals().items() if name != "scope"}
-    return _create_one(new_job(job_id=new_id(), bound_tenant=scope.tenant, **arguments))
-
-
-@procedure
-def _create_one(job: Any) -> Script[Created]:
-    return (yield from enqueue.create([job]))[0]
+    return enqueue.create_one(new_job(job_id=new_id(), bound_tenant=scope.tenant, **arguments))
 
 
 def create_jobs(scope: Scope, jobs: Iterable[Mapping[str, Any]]) -> Procedure[list[Created]]:

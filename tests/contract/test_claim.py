@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tenure.errors import Conflict, IllegalMove, Invalid, LeaseLost
 from tenure.procedures import claim as claiming
 from tenure.procedures.claim import Claim
+from tenure.procedures.claim_batch import claim_batch
 from tenure.rules import moves
 from tenure.rules.job import Job
 from tests.contract.bench import START, Bench
@@ -291,7 +292,7 @@ def test_a_worker_with_a_cursor_finds_every_job_in_the_end(
     cursor: Any = None
     empty = 0
     for turn in range(100):
-        taken = bench.run(claiming.claim("A", limit=limit, queues=QUEUES, cursor=cursor, thorough=False))
+        taken = bench.run(claim_batch("A", (*KINDS, KIND), limit=limit, queues=QUEUES, cursor=cursor))
         seen += ids(taken.claims)
         cursor = taken.cursor
         if turn == late:

@@ -591,7 +591,7 @@ def test_a_mark_is_a_boundary_without_a_name(bench: Bench) -> None:
 @pytest.mark.parametrize("bad", ["", "x" * 201, "a\nb", "a\0b", "\ud800", None, 7])
 def test_a_marks_key_is_printable_text(bench: Bench, bad: Any) -> None:
     lease = held(bench)
-    with refused(bench, Invalid, code="BAD_KEY"):
+    with refused(bench, Invalid, code="BAD_ARGUMENT"):
         bench.service.mark_provider_dispatched(lease, operation_key=bad)
     assert bench.service.mark_provider_dispatched(lease, operation_key="x" * 200).status == "running"
 

@@ -21,7 +21,7 @@ from tenure.connectors.simulator import Simulator
 from tenure.errors import Unavailable
 from tenure.journal.receipts import ReceiptJournal
 from tenure.procedures.claim import announce, forget_claims, park, promote, recover, withdraw
-from tenure.procedures.hold import renew
+from tenure.procedures.hold import hold, releasing, renew
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import Accepted, Evidence, NoAnswer, Succeeded
@@ -230,6 +230,7 @@ def tends(process: Process) -> None:
     process.store.run(recover())
     process.store.run(park())
     process.store.run(forget_claims(timedelta(days=8)))
+    process.store.run(hold([releasing(process.claimed(), "the worker is stopping")]))
     process.work()
     process.store.run(withdraw("first"))
 

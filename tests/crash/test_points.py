@@ -379,7 +379,7 @@ def test_a_private_procedure_has_the_name_of_the_one_it_hands_on(scene: Scene) -
     assert (claim.name, point_name(claim)) == ("_first", "claim")
     scene.store.run(claim)
     made = verbs.create_job(scene.service.scope, **_fields())
-    assert (made.name, point_name(made)) == ("_create_one", "create")
+    assert (made.name, point_name(made)) == ("_one", "create")
     scene.store.run(made)
     alone = Procedure(_alone, (), {}, reads=False, urgent=False)
     assert point_name(alone) == "alone"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tenure import Job, Tenure
-from tenure.procedures.claim import Taken, claim, recover
+from tenure.procedures.claim import claim, recover
+from tenure.procedures.claim_batch import Taken, claim_batch
 from tests.loops.stage import create, fields, job, producer, until
 
 
@@ -18,8 +19,9 @@ def app(url: str) -> Iterator[Tenure]:
         yield made
 
 
-def take(app: Tenure, limit: int = 10, **options: Any) -> Taken:
-    return app.store.run(claim("w", limit=limit, thorough=False, **options))
+def take(app: Tenure, limit: int = 10, *, lost: int = 10, **options: Any) -> Taken:
+    kinds = options.pop("kinds", ["k"])
+    return app.store.run(claim_batch("w", kinds, limit=limit, lost=lost, **options))
 
 
 def lose(app: Tenure, *jobs: Job) -> None:
@@ -43,8 +45,8 @@ def test_a_claim_takes_as_many_of_them_as_it_is_told(app: Tenure) -> None:
     assert [found.job.id for found in rest.claims] == [fresh[2].id]
     assert not rest.full
     assert take(app, lost=0).claims == []
-    # Whoever does not tell them apart takes them as they come.
-    assert [found.job.id for found in take(app).claims] == [lost[1].id]
+    # The claim of one job does not tell them apart and takes them as they come.
+    assert [found.job.id for found in app.store.run(claim("w", limit=10))] == [lost[1].id]
 
 
 def test_they_are_found_within_scope_queue_and_kinds(app: Tenure) -> None:
@@ -57,7 +59,7 @@ def test_they_are_found_within_scope_queue_and_kinds(app: Tenure) -> None:
 
 def test_a_retry_that_failed_by_itself_is_none_of_them(app: Tenure) -> None:
     one = create(app, "k")
-    (claimed,) = take(app, start=True).claims
+    (claimed,) = take(app).claims
     app.service.fail_job(claimed.lease, code="HANDLER_ERROR", message="no", retryable=True)
     until(lambda: take(app, lost=0).claims, "the retry to come due")
     assert job(app, one).attempt_count == 2

@@ -247,7 +247,7 @@ class Counting:
 
 def attempts(app: Tenure, *jobs: Job, kind: Any = None) -> list[Attempt]:
     sent = time.monotonic()
-    taken = app.store.run(claim("w", limit=len(jobs), start=True)).claims
+    taken = app.store.run(claim("w", limit=len(jobs), start=True))
     assert len(taken) == len(jobs)
     return [Attempt(one.job, one.lease, kind or declare(one.job.kind, quick), sent) for one in taken]
 

@@ -50,9 +50,9 @@ def test_what_a_claim_on_its_way_takes_is_given_back_unused(url: str) -> None:
 
         async def slow(procedure: Any) -> Any:
             answer = await run(procedure)
-            if procedure.name == "claim":
+            if procedure.name == "claim_batch":
                 looked.set()
-            if procedure.name == "claim" and answer.claims:
+            if procedure.name == "claim_batch" and answer.claims:
                 claimed.set()
                 # The answer is on its way while the worker is told to stop.
                 await asyncio.to_thread(until, lambda: worker._draining, "the drain")
@@ -84,9 +84,9 @@ def test_a_claim_whose_answer_was_lost_is_asked_for_again_and_given_back(sqlite_
 
         async def losing(procedure: Any) -> Any:
             answer = await run(procedure)
-            if procedure.name == "claim":
+            if procedure.name == "claim_batch":
                 looked.set()
-            if procedure.name == "claim" and answer.claims and not lost.is_set():
+            if procedure.name == "claim_batch" and answer.claims and not lost.is_set():
                 worker.claim_no_more()
                 lost.set()
                 raise Unavailable("the answer was lost")
@@ -280,7 +280,7 @@ def write(app: Tenure, jobs: list[Job], ask: Any, fail: Any = None) -> tuple[Fla
     if fail is not None:
         store.fail = fail
     supervise = Supervisor()
-    taken = app.store.run(claim("w", limit=len(jobs), start=True)).claims
+    taken = app.store.run(claim("w", limit=len(jobs), start=True))
     assert len(taken) == len(jobs)
 
     async def body() -> None:

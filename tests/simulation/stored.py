@@ -120,8 +120,7 @@ class Stored:
 
     def _claim(self, slot: int) -> None:
         start = self.space.configuration.start
-        taken = self.store.run(claim.claim(self.names[slot], queues=[self.queue], start=start))
-        (one,) = taken.claims
+        (one,) = self.store.run(claim.claim(self.names[slot], queues=[self.queue], start=start))
         self.leases[slot] = one.lease
 
     def _renew(self, slot: int) -> str | None:

@@ -52,7 +52,7 @@ def test_a_procedure_that_raises_leaves_nothing_and_the_next_one_works(make: Mak
     store = make(database, pool_size=1)
     with pytest.raises(Conflict) as error:
         store.run(put_then(uuid4(), Conflict("no")))
-    assert "put_then" in error.value.__notes__[0]
+    assert not hasattr(error.value, "__notes__"), "a refusal says what to do already"
     assert store.run(count()) == 0
     assert store.run(put((uuid4(), "a", 1)))
     assert store.run(count()) == 1

@@ -119,11 +119,11 @@ def test_the_answer_to_a_claim_is_lost(stage: Stage, tmp_path: Path) -> None:
     stage.provider()
     job_id = stage.enqueue()
     passed = tmp_path / "points"
-    worker = stage.start("first", lose="claim", log=passed)
+    worker = stage.start("first", lose="claim_batch", log=passed)
     job = stage.until_status(job_id, "completed")
     stage.end(worker)
     stage.tell(told, job_id)
-    assert passed.read_text().split().count("claim:after_commit") >= 2
+    assert passed.read_text().split().count("claim_batch:after_commit") >= 2
     assert (job.attempt_count, job.generation) == (1, 1)
     assert stage.scene.names(job_id).count("claimed") == 1
     assert stage.customers_saw() == ONCE_EACH

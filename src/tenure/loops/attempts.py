@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -50,14 +51,16 @@ logger = logging.getLogger("tenure.worker")
 STOP_GRACE = 1.0
 # How long a job whose last worker was lost runs before another one of that kind may start beside it.
 WATCHED_FOR = 20.0
+# The longest time between two looks at all of them.
+_LOOK_MAX = 5.0
 _STOPPING = "the worker is stopping"
 
 
 @dataclass(slots=True, eq=False)
 class _Running:
     attempt: Attempt
-    stopping: asyncio.Event
-    handler: asyncio.Future[Any] | None = None
+    handler: asyncio.Task[Any] | None = None
+    stopping: asyncio.Task[None] | None = None
     # Its outcome was handed on; what the handler still does changes nothing.
     told: bool = False
 
@@ -65,6 +68,9 @@ class _Running:
 class Attempts:
     """
     The attempts of one worker while their handlers run.
+
+    One task runs a handler, and nothing else is made for an attempt that ends by itself: one watch looks at the time of
+    all of them, and what stops a handler is a task of its own only when there is something to stop.
 
     Args:
         freed: Called when a handler has ended and its slot is free.
@@ -80,10 +86,14 @@ class Attempts:
         self._freed = freed
         self._loop = asyncio.get_running_loop()
         self._running: dict[UUID, _Running] = {}
-        self._tasks: dict[UUID, asyncio.Task[None]] = {}
         self._watched: dict[UUID, Attempt] = {}
         self._returning = False
         self._stopped_early = False
+        self._none = asyncio.Event()
+        self._none.set()
+        self._sooner = asyncio.Event()
+        self._look_at = math.inf
+        self._watch: asyncio.Task[None] = self._loop.create_task(self._look_after(), name="tenure-watch")
 
     def __len__(self) -> int:
         return len(self._running)
@@ -96,28 +106,57 @@ class Attempts:
     def begin(self, attempts: list[Attempt]) -> None:
         """Run the handlers of attempts just claimed; give them back where the worker is being drained."""
         self._heartbeat.add(attempts)
+        look_at = math.inf
         for attempt in attempts:
+            running = _Running(attempt)
+            if self._returning:
+                self._tell(running, hold.releasing(attempt.lease, _STOPPING))
+                continue
             key = attempt.lease.attempt_id
             if attempt.job.error_code == WORKER_LOST:
                 self._watched[key] = attempt
-            self._running[key] = _Running(attempt, asyncio.Event())
-            task = self._tasks[key] = asyncio.create_task(
-                self._perform(self._running[key]), name=f"tenure-job-{attempt.job.id}"
-            )
-            task.add_done_callback(partial(self._end, key))
+            self._running[key] = running
+            self._none.clear()
+            attempt.begin()
+            look_at = min(look_at, attempt.look_at())
+            running.handler = self._loop.create_task(run_handler(attempt, self._runtime, self._threads.run))
+            running.handler.add_done_callback(partial(self._end, key, running))
+        if look_at < self._look_at:
+            self._look_at = look_at
+            self._sooner.set()
 
-    def _end(self, key: UUID, task: asyncio.Task[None]) -> None:
-        running = self._running.pop(key)
-        self._tasks.pop(key)
-        if task.cancelled():
-            # The loop is ending around us: a lease that nobody looks after must not be renewed.
+    def _end(self, key: UUID, running: _Running, handler: asyncio.Task[Any]) -> None:
+        # Looked at in any case, so that asyncio does not print an exception whose text may be a provider's.
+        error = None if handler.cancelled() else handler.exception()
+        if self._running.pop(key, None) is None:
+            return  # the worker has ended and left this one to itself
+        try:
             if not running.told:
-                self.written(running.attempt)
-        elif task.exception() is not None:
-            # A mistake of ours. The lease must not be kept for an attempt that nobody looks after.
-            logger.error("attempt lost: job=%s error=%s", running.attempt.job.id, type(task.exception()).__name__)
+                self._tell(running, _ask(running.attempt, handler, error))
+        except Exception as mistake:  # noqa: BLE001 - the lease must not be kept for an attempt that nobody looks after
+            logger.error("attempt lost: job=%s error=%s", running.attempt.job.id, type(mistake).__name__)  # noqa: TRY400
             self.written(running.attempt)
+        if not self._running:
+            self._none.set()
         self._freed()
+
+    async def _look_after(self) -> None:
+        """Stop handlers that are over their time; a lease that cannot be trusted any more is such a time too."""
+        try:
+            while True:
+                await within(self._sooner, min(self._look_at - time.monotonic(), _LOOK_MAX))
+                self._sooner.clear()
+                self._look_at = math.inf
+                for running in list(self._running.values()):
+                    if running.attempt.judge():
+                        self._stop(running)
+                    else:
+                        self._look_at = min(self._look_at, running.attempt.look_at())
+        finally:
+            # Also when the loop ends around us: leases that nobody looks after must not be renewed.
+            for running in self._running.values():
+                if not running.told:
+                    self.written(running.attempt)
 
     @property
     def watching(self) -> bool:
@@ -143,9 +182,9 @@ class Attempts:
         """Look after an attempt that has to stop; callable from any thread."""
 
         def tell() -> None:
-            known = self._running.get(attempt.lease.attempt_id)
-            if known is not None:
-                known.stopping.set()
+            running = self._running.get(attempt.lease.attempt_id)
+            if running is not None:
+                self._stop(running)
 
         try:
             self._loop.call_soon_threadsafe(tell)
@@ -158,7 +197,7 @@ class Attempts:
             if not running.attempt.ended:
                 self._stopped_early = True
                 running.attempt.halt(SHUTDOWN, "the worker was told to stop before the handler ended")
-                running.stopping.set()
+                self._stop(running)
 
     def abandon(self) -> None:
         """Write what can be said of handlers that were told to stop and did not."""
@@ -169,37 +208,26 @@ class Attempts:
 
     async def ended(self) -> None:
         """Wait until no handler runs."""
-        while self._tasks:
-            await asyncio.wait(self._tasks.values())
+        await self._none.wait()
 
     async def forget(self) -> None:
         """Look after the attempts no longer; what still runs is left to itself."""
-        tasks = list(self._tasks.values())
+        tasks = [self._watch, *(one.stopping for one in self._running.values() if one.stopping is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._running.clear()
 
-    # --- one attempt --------------------------------------------------------------------------------------------------
+    # --- stopping one -------------------------------------------------------------------------------------------------
 
-    async def _perform(self, running: _Running) -> None:
-        attempt = running.attempt
-        if self._returning:
-            self._tell(running, hold.releasing(attempt.lease, _STOPPING))
-            return
-        attempt.begin()
-        handler = running.handler = asyncio.ensure_future(run_handler(attempt, self._runtime, self._threads.run))
-        handler.add_done_callback(lambda _: running.stopping.set())
-        while not handler.done() and not attempt.judge():
-            await within(running.stopping, attempt.next_look())
-            running.stopping.clear()
-        if not handler.done():
-            await self._stop(running, handler)
-        if not running.told:
-            self._tell(running, _ask(attempt, handler))
+    def _stop(self, running: _Running) -> None:
+        if running.stopping is None:
+            running.stopping = self._loop.create_task(self._wind_up(running), name="tenure-stopping")
 
-    async def _stop(self, running: _Running, handler: asyncio.Future[Any]) -> None:
-        attempt = running.attempt
+    async def _wind_up(self, running: _Running) -> None:
+        attempt, handler = running.attempt, running.handler
         assert attempt.stop is not None
+        assert handler is not None
         if attempt.kind.is_async:
             handler.cancel()
         if attempt.stop.code in {TIMED_OUT, LEASE_LOST}:
@@ -207,7 +235,6 @@ class Attempts:
             await asyncio.wait({handler}, timeout=max(0.0, min(STOP_GRACE, attempt.trusted / 2)))
             if not handler.done():
                 self._tell(running, ending(attempt, attempt.stop))
-        await asyncio.wait({handler})
 
     def _tell(self, running: _Running, ask: hold.Ask | None) -> None:
         running.told = True
@@ -215,12 +242,10 @@ class Attempts:
         self._outcomes.add(running.attempt, ask)
 
 
-def _ask(attempt: Attempt, handler: asyncio.Future[Any]) -> hold.Ask | None:
+def _ask(attempt: Attempt, handler: asyncio.Task[Any], error: BaseException | None) -> hold.Ask | None:
     if handler.cancelled():
         # Without a stop it is the handler's own doing, and an error like any other.
-        error: BaseException | None = attempt.stop or asyncio.CancelledError("the handler cancelled itself")
-    else:
-        error = handler.exception()
+        error = attempt.stop or asyncio.CancelledError("the handler cancelled itself")
     if error is None:
         return returning(attempt, handler.result())
     logger.info("handler raised: job=%s error=%s", attempt.job.id, type(error).__name__)

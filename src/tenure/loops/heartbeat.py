@@ -11,6 +11,7 @@ An attempt that is over its time is not renewed: that would hide that it hangs.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -52,6 +53,7 @@ class Heartbeat:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._ended = False
+        self._looks_at = math.inf
         self._thread = threading.Thread(target=self._run, name="tenure-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -62,12 +64,20 @@ class Heartbeat:
         """Keep the leases of these attempts."""
         with self._lock:
             self._attempts.update({attempt.lease.attempt_id: attempt for attempt in attempts})
-        self._wake.set()
+            # The thread is woken only where it would look too late; waking it costs more than all else here.
+            late = time.monotonic() + self._tick(attempts) < self._looks_at
+        if late:
+            self._wake.set()
 
     def remove(self, attempt: Attempt) -> None:
         """Keep it no longer: its outcome is written, or it is lost."""
         with self._lock:
             self._attempts.pop(attempt.lease.attempt_id, None)
+
+    @property
+    def kept(self) -> int:
+        """How many leases are kept: of handlers that run, and of outcomes that are not written yet."""
+        return len(self._attempts)
 
     def end(self) -> None:
         """Stop renewing; called after the last outcome is written. The thread may still wait for its database."""
@@ -84,10 +94,14 @@ class Heartbeat:
                 self.round()
             except Exception as error:  # noqa: BLE001 - leases must go on being renewed whatever one round meets
                 # Not longer than a tick: the next try may be the last one before a lease runs out.
-                self._wake.wait(min(self._pulse.fail(error), self._tick()))
+                pause = self._pulse.fail(error)
             else:
                 self._pulse.beat()
-                self._wake.wait(self._tick())
+                pause = math.inf
+            with self._lock:
+                pause = min(pause, self._tick(list(self._attempts.values())))
+                self._looks_at = time.monotonic() + pause
+            self._wake.wait(pause)
             self._wake.clear()
 
     def round(self) -> None:
@@ -96,7 +110,8 @@ class Heartbeat:
             attempts = list(self._attempts.values())
         try:
             now = time.monotonic()
-            due = [attempt for attempt in attempts if self._renewable(attempt) and self._due(attempt, now)]
+            tick = self._tick(attempts)
+            due = [attempt for attempt in attempts if self._renewable(attempt) and self._due(attempt, now, tick)]
             for start in range(0, len(due), _BATCH):
                 self._renew(due[start : start + _BATCH])
         finally:
@@ -147,19 +162,18 @@ class Heartbeat:
                 self._halt(attempt, LEASE_LOST, str(answer))
                 self.remove(attempt)
 
-    def _due(self, attempt: Attempt, now: float) -> bool:
+    def _due(self, attempt: Attempt, now: float, tick: float) -> bool:
         longest = attempt.lease.duration.total_seconds() / BEATS_PER_LEASE
         # A job may have been created with a shorter lease than its kind's, which the given beat was checked against.
         beat = longest if self._beat is None else min(self._beat, longest)
-        return now - attempt.sent >= beat - self._tick()
+        return now - attempt.sent >= beat - tick
 
-    def _tick(self) -> float:
-        with self._lock:
-            shortest = min((a.lease.duration.total_seconds() for a in self._attempts.values()), default=None)
+    def _tick(self, attempts: list[Attempt]) -> float:
         longest = min(_TICK_MAX, self._pulse.period)
+        shortest = min((one.lease.duration for one in attempts), default=None)
         if shortest is None:
             return longest
-        return max(_TICK_MIN, min(longest, shortest / BEATS_PER_LEASE / _LOOKS_PER_BEAT))
+        return max(_TICK_MIN, min(longest, shortest.total_seconds() / BEATS_PER_LEASE / _LOOKS_PER_BEAT))
 
     def _judge(self, attempt: Attempt) -> None:
         if attempt.stop is None and attempt.judge():

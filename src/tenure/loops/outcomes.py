@@ -12,17 +12,25 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tenure.errors import CancelRequested, LeaseLost, TenureError, Unavailable, Uncertain
 from tenure.handler import Attempt
 from tenure.loops.supervisor import Pulse, within
 from tenure.procedures import hold
+from tenure.procedures.complete_batch import complete_batch
 from tenure.rules.job import Job
+from tenure.rules.status import LIVE, Status
 from tenure.stores.contract import AsyncStore
+from tenure.yields import Procedure
+
+T = TypeVar("T")
 
 logger = logging.getLogger("tenure.worker")
 
-BATCH = 100
+# Outcomes that share a commit: at most so many, and fewer than `ENOUGH` wait for others, in seconds.
+BATCH_MAX = 500
+ENOUGH = 100
 GATHER = 0.005
 
 
@@ -40,12 +48,20 @@ class Outcomes:
 
     Args:
         written: Called when an attempt's outcome is written, or cannot be any more.
+        others: Whether there are handlers whose outcomes may follow within moments.
     """
 
-    def __init__(self, store: AsyncStore, pulse: Pulse, written: Callable[[Attempt], None]) -> None:
+    def __init__(
+        self,
+        store: AsyncStore,
+        pulse: Pulse,
+        written: Callable[[Attempt], None],
+        others: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._store = store
         self._pulse = pulse
         self._written = written
+        self._others = others
         self._waiting: list[_Outcome] = []
         self._arrived = asyncio.Event()
         self._empty = asyncio.Event()
@@ -71,9 +87,9 @@ class Outcomes:
         """Write one batch; the supervisor calls this again and again."""
         if not await within(self._arrived, self._pulse.period):
             return
-        if len(self._waiting) < BATCH:
+        if len(self._waiting) < ENOUGH and self._others():
             await asyncio.sleep(GATHER)
-        batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+        batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
         if not self._waiting:
             self._arrived.clear()
         try:
@@ -84,16 +100,17 @@ class Outcomes:
 
     async def _write(self, batch: list[_Outcome]) -> None:
         try:
-            answers = await self._run(batch)
-        except TenureError as refused:
-            answers = [refused] * len(batch)
+            batch = await self._complete(batch)
+            answers = await self._run(hold.hold([one.ask for one in batch])) if batch else []
         except Exception as trouble:
             # One of them cannot be written, and nobody knows which: the others must not suffer.
-            if len(batch) == 1:
+            if len(batch) > 1:
+                await self._write_each(batch)
+                return
+            if not isinstance(trouble, TenureError):
                 self._give_up(batch[0], trouble)
                 raise
-            await self._write_each(batch)
-            return
+            answers = [trouble]
         for one, answer in zip(batch, answers, strict=True):
             self._settle(one, answer)
 
@@ -107,9 +124,22 @@ class Outcomes:
         if troubles:
             raise troubles[0]
 
-    async def _run(self, batch: list[_Outcome]) -> list[Job | TenureError]:
+    async def _complete(self, batch: list[_Outcome]) -> list[_Outcome]:
+        """Write what is plain to complete and give back the rest, which is to be decided one by one."""
+        plain = [one.ask.plain for one in batch if one.ask.plain is not None]
+        if not plain:
+            return batch
+        done = await self._run(complete_batch(plain))
+        rest = []
+        for one in batch:
+            if one.ask.lease.job_id in done:
+                self._written(one.attempt)
+            else:
+                rest.append(one)
+        return rest
+
+    async def _run(self, procedure: Procedure[T]) -> T:
         # The same procedure value every time: if an earlier run did commit, it answers itself.
-        procedure = hold.hold([one.ask for one in batch])
         while True:
             try:
                 return await self._store.run(procedure)
@@ -119,7 +149,8 @@ class Outcomes:
     def _settle(self, one: _Outcome, answer: Job | TenureError) -> None:
         job_id = one.attempt.job.id
         if isinstance(answer, Job):
-            logger.debug("attempt ended: job=%s status=%s", job_id, answer.status)
+            if _failed(one.attempt.job, answer):
+                logger.warning("%s", _failure(answer))
         elif isinstance(answer, LeaseLost):
             logger.warning("outcome refused: job=%s reason=%s", job_id, answer.reason)
         elif isinstance(answer, Uncertain):
@@ -150,3 +181,19 @@ class Outcomes:
         message = f"how the attempt ended could not be written ({name})"
         ask = hold.failing(one.attempt.lease, "OUTCOME_NOT_WRITTEN", message, retryable=False)
         self._take(_Outcome(one.attempt, ask, last=True))
+
+
+def _failed(before: Job, after: Job) -> bool:
+    """Say whether an attempt counts as failed; a cancellation and a job given back do not."""
+    if after.status in {Status.COMPLETED, Status.CANCELLED} or after.error_code is None:
+        return False
+    return after.attempt_count == before.attempt_count and after.status not in LIVE
+
+
+def _failure(after: Job) -> str:
+    """Ids and codes, never what an exception says."""
+    again = after.status is Status.QUEUED
+    return (
+        f"attempt failed: kind={after.kind} job={after.id} attempt={after.attempt_count}/{after.max_attempts} "
+        f"code={after.error_code} next={f'retry at {after.run_at:%Y-%m-%dT%H:%M:%SZ}' if again else after.status}"
+    )

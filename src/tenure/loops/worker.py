@@ -40,7 +40,7 @@ from tenure.handler import Attempt, Runtime
 from tenure.journal.receipts import ReceiptJournal
 from tenure.loops.attempts import STOP_GRACE, Attempts
 from tenure.loops.heartbeat import Heartbeat
-from tenure.loops.outcomes import Outcomes
+from tenure.loops.outcomes import GATHER, Outcomes
 from tenure.loops.process import Process
 from tenure.loops.supervisor import Health, HealthFile, Supervisor, within
 from tenure.loops.sweeper import Lookup, Sweeper
@@ -48,20 +48,19 @@ from tenure.loops.threads import Threads
 from tenure.procedures.claim import (
     PROMOTE_MAX,
     RECOVER_MAX,
-    Cursor,
     announce,
-    claim,
     forget_claims,
     park,
     promote,
     recover,
     withdraw,
 )
+from tenure.procedures.claim_batch import Cursor, Taken, claim_batch
 from tenure.procedures.effect import submit_evidence
 from tenure.rules.creation import check_text
 from tenure.rules.lease import check_beat
 from tenure.stores.contract import AsyncStore, Store
-from tenure.yields import new_id
+from tenure.yields import Procedure, new_id
 
 if TYPE_CHECKING:
     from tenure.app import Tenure
@@ -72,6 +71,8 @@ POLL_MIN, POLL_MAX = 0.02, 1.0
 CLAIM_MAX = 200
 # After this long a claim begins at the front of its queues again, for rows that committed late.
 CURSOR_LIFETIME = 1.0
+# A claim waits a moment for more free slots when fewer than this part of all are free.
+_FEW = 4
 # How often each loop should succeed; three times as long is the end of health.
 CLAIM_EVERY = OUTCOMES_EVERY = HEARTBEAT_EVERY = TEND_EVERY = timedelta(seconds=1)
 ANNOUNCE_EVERY = timedelta(seconds=2)
@@ -156,10 +157,10 @@ class Worker:
         self._journal_dir = None if journal_dir is None else Path(journal_dir)
         self._health_path = None if health_file is None else Path(health_file)
         self._supervisor = Supervisor()
-        self._cursor: Cursor = {}
+        self._cursor: Cursor | None = None
         self._cursor_since = 0.0
-        self._claim_sent = 0.0
-        self._claim_id: UUID | None = None
+        self._asked: Procedure[Taken] | None = None
+        self._asked_at = 0.0
         self._pause = POLL_MIN
         self._announced = -ANNOUNCED_FOR.total_seconds()
         self._forgot = time.monotonic()
@@ -237,7 +238,7 @@ class Worker:
     def _start_loops(self, handlers: AsyncStore, renewing: Store) -> None:
         supervise = self._supervisor
         outcomes = supervise.pulse("outcomes", OUTCOMES_EVERY)
-        self._outcomes = Outcomes(self._store, outcomes, self._written)
+        self._outcomes = Outcomes(self._store, outcomes, self._written, lambda: bool(self._attempts))
         self._heartbeat = Heartbeat(
             renewing, supervise.pulse("heartbeat", HEARTBEAT_EVERY), self._attempt_stopped, beat=self._beat
         )
@@ -371,57 +372,63 @@ class Worker:
         assert attempts is not None
         self._wake.clear()
         self._freed.clear()
-        free = self._concurrency - len(attempts)
+        free = self._free(attempts)
         # While draining, only a claim whose answer is not known yet is asked for again, so that it can be given back.
-        if (self._draining and self._claim_id is None) or free <= 0:
+        if (self._draining and self._asked is None) or free <= 0:
             await self._sleep(self._freed, self._poll)
             return
+        if self._cursor is not None and free < self._concurrency // _FEW:
+            # Behind, and only a few slots are free: the others may follow within moments and share a claim.
+            await asyncio.sleep(GATHER)
+            free = self._free(attempts)
         self._not_claiming.clear()
         try:
-            full, found = await self._take(attempts, free)
+            found = await self._take(attempts, free)
         finally:
-            if self._claim_id is None:
+            if self._asked is None:
                 self._not_claiming.set()
         if found:
             self._pause = POLL_MIN
-        if not full:
+        if self._cursor is None:
             await self._sleep(self._wake, self._pause)
             if not found:
                 self._pause = min(self._pause * 2, self._poll)
 
-    async def _take(self, attempts: Attempts, free: int) -> tuple[bool, bool]:
-        if time.monotonic() - self._cursor_since > CURSOR_LIFETIME:
-            self._cursor, self._cursor_since = {}, time.monotonic()
-        # The same id until an answer came: a claim whose reply was lost gives the same leases again.
-        if self._claim_id is None:
-            # The leases may count from the first asking, whose answer was lost.
-            self._claim_id, self._claim_sent = new_id(), time.monotonic()
-        taken = await self._store.run(
-            claim(
-                self.worker_id,
-                limit=min(free, CLAIM_MAX),
-                queues=self._queues,
-                kinds=list(self._kinds),
-                tenant=self._tenant,
-                organization=self._organization,
-                start=True,
-                claim_id=self._claim_id,
-                cursor=self._cursor,
-                thorough=False,
-                # A job that kills its process takes those beside it along. Run one by one, each of the others loses
-                # one attempt at most, and the cause is found out.
-                lost=0 if attempts.watching else 1,
-            )
-        )
-        self._claim_id = None
-        self._cursor = {**self._cursor, **taken.cursor}
+    def _free(self, attempts: Attempts) -> int:
+        # As many outcomes may wait to be written as there are slots: a database that takes none is given no more work.
+        return self._concurrency - max(len(attempts), self._heartbeat.kept - self._concurrency)
+
+    async def _take(self, attempts: Attempts, free: int) -> bool:
+        now = time.monotonic()
+        if self._cursor is None or now - self._cursor_since > CURSOR_LIFETIME:
+            self._cursor, self._cursor_since = None, now
+        # The same procedure value until an answer came: a claim whose reply was lost gives the same leases again, which
+        # may count from the first asking.
+        if self._asked is None:
+            self._asked, self._asked_at = self._ask(attempts, free), now
+        taken = await self._store.run(self._asked)
+        self._asked = None
+        self._cursor = taken.cursor
         if self._draining:
             attempts.return_unstarted()
         if taken.claims:
-            attempts.begin(
-                [Attempt(one.job, one.lease, self._kinds[one.job.kind], self._claim_sent) for one in taken.claims]
-            )
-        return taken.full, bool(taken.claims)
+            kinds, sent = self._kinds, self._asked_at
+            attempts.begin([Attempt(one.job, one.lease, kinds[one.job.kind], sent) for one in taken.claims])
+        return bool(taken.claims)
+
+    def _ask(self, attempts: Attempts, free: int) -> Procedure[Taken]:
+        return claim_batch(
+            self.worker_id,
+            list(self._kinds),
+            limit=min(free, CLAIM_MAX),
+            queues=self._queues,
+            tenant=self._tenant,
+            organization=self._organization,
+            cursor=self._cursor,
+            # A job that kills its process takes those beside it along. Run one by one, each of the others loses one
+            # attempt at most, and the cause is found out.
+            lost=0 if attempts.watching else 1,
+        )
 
     async def _sleep(self, event: asyncio.Event, longest: float) -> None:
         """Wait for the event, which was cleared before anybody looked, or for a jittered pause."""
@@ -435,6 +442,7 @@ class Worker:
     def _written(self, attempt: Attempt) -> None:
         assert self._attempts is not None
         self._attempts.written(attempt)
+        self._freed.set()
 
     def _attempt_stopped(self, attempt: Attempt) -> None:
         assert self._attempts is not None

@@ -9,29 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from tenure.errors import Conflict, Invalid
-from tenure.procedures.records import Placed, effect_of, identity, placed, span, with_effects
+from tenure.procedures.records import Placed, effects_by_job, identity, placed, span, with_effects
 from tenure.procedures.rows import lock_free, read, save
 from tenure.rules import moves
 from tenure.rules.creation import check_text
-from tenure.rules.effect import Effect
 from tenure.rules.job import Change, Job
 from tenure.rules.lease import Lease, check_duration
-from tenure.yields import FRESH, Command, Each, Row, Rows, Script, Statement, new_id, procedure
+from tenure.yields import FRESH, Command, Each, Rows, Script, Statement, new_id, procedure
 
 LIMIT_MAX = 1_000
 RECOVER_MAX = 100
 PROMOTE_MAX = 1_000
 PARK_FRONT = 500
-# A row that committed late has an earlier time than rows already claimed; look this far behind the cursor.
-CURSOR_SLACK = timedelta(seconds=1)
-
-Cursor = Mapping[str, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +35,6 @@ class Claim:
 
     job: Job
     lease: Lease
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """
-    What a worker's batched claim gives back.
-
-    Attributes:
-        cursor: Per queue and priority, where the next claim may begin to look.
-        full: The limit was reached, so there may be more.
-    """
-
-    claims: list[Claim]
-    cursor: Cursor = field(default_factory=dict)
-    full: bool = False
 
 
 @procedure
@@ -69,11 +49,8 @@ def claim(
     start: bool = False,
     lease_duration: timedelta | None = None,
     claim_id: UUID | None = None,
-    cursor: Cursor | None = None,
-    thorough: bool = True,
-    lost: int | None = None,
     command: Command = FRESH,
-) -> Script[Taken]:
+) -> Script[list[Claim]]:
     """
     Take up to `limit` eligible jobs.
 
@@ -83,69 +60,58 @@ def claim(
         start: Become running in the same step.
         lease_duration: The leases' length instead of each job's own.
         claim_id: Makes the claim repeatable: the same id gives the same leases while they live.
-        cursor: From the worker's last claim; may overlook a row that committed late.
-        thorough: Settle expired leases and look among parked rows too.
-        lost: At most this many of them may be jobs whose last worker was lost, one of which may have been the cause;
-            None does not tell them apart.
     Raises:
         Conflict: The claim id was used by another worker or with another scope.
     Locks: the rows taken, skipping locked ones. Writes: ready, deferred, resting, lease, outcome, claim, event.
     """
-    _check(worker_id, limit, lease_duration, organization, (*(queues or ()), *(kinds or ())))
+    check_claim(worker_id, limit, organization, (*(queues or ()), *(kinds or ())))
+    if lease_duration is not None:
+        check_duration(lease_duration)
     scope = json.dumps([tenant, organization, queues and list(queues), kinds and list(kinds)])
     if claim_id is not None:
         before = yield from _claimed_before(claim_id, worker_id, scope)
         if before is not None:
-            return Taken(before)
+            return before
     elif command.again:
         # An earlier run of this very call may have committed: its leases carry the call's own id.
         leased = yield Statement("claim_leases", {"claim_id": command.id})
         if leased:
-            return Taken((yield from _still_held(leased)))
+            return (yield from still_held(leased))
     yield from _promote(PROMOTE_MAX)
-    if thorough:
-        yield from _recover(RECOVER_MAX, command)
-    wanted = (yield from _all_queues(thorough=thorough)) if queues is None else list(dict.fromkeys(queues))
-    filters: dict[str, Any] = {"tenant": tenant, "organization": organization}
-    filters["kinds"] = None if kinds is None else list(kinds)
-    picked: list[Row] = yield from _pick_lost(wanted, filters, min(limit, lost or 0))
-    filters["wary"] = lost is not None
-    ahead: dict[str, dict[int, int]] = {}
+    yield from _recover(RECOVER_MAX, command)
+    filters = {"tenant": tenant, "organization": organization, "kinds": None if kinds is None else list(kinds)}
+    rows = yield from _pick(queues, filters, limit)
+    if not rows:
+        return []
+    if claim_id is not None:
+        yield Statement("claim_insert", {"claim_id": claim_id, "worker_id": worker_id, "scope": scope})
+    return (yield from grant(rows, worker_id, start=start, duration=lease_duration, command=command, claim_id=claim_id))
+
+
+def _pick(queues: Sequence[str] | None, filters: Mapping[str, Any], limit: int) -> Script[Rows]:
+    wanted = (yield from _all_queues()) if queues is None else list(dict.fromkeys(queues))
+    picked: Rows = []
     for queue in wanted:
-        if len(picked) == limit:
-            break
-        rows = yield from _pick(queue, filters, limit - len(picked), (cursor or {}).get(queue), thorough=thorough)
-        picked += rows
-        ahead[queue] = _bounds(rows)
-    if not picked:
-        return Taken([])
-    return Taken(
-        (yield from _take(picked, worker_id, start, lease_duration, claim_id, scope, command)),
-        ahead,
-        len(picked) == limit,
-    )
+        for front in ("ready_front", "resting_front"):
+            if len(picked) < limit:
+                picked += yield Statement(front, {"queue": queue, "limit": limit - len(picked), **filters})
+    return picked
 
 
-def _check(
-    worker_id: str, limit: int, lease_duration: timedelta | None, organization: str | None, names: Sequence[str]
-) -> None:
+def check_claim(worker_id: str, limit: int, organization: str | None, names: Sequence[str]) -> None:
+    """Refuse a claim whose words or bounds are wrong."""
     check_text("worker_id", worker_id)
     if type(limit) is not int or not 1 <= limit <= LIMIT_MAX:
         raise Invalid(f"limit must be a whole number from 1 to {LIMIT_MAX}, not {limit!r}", code="BAD_ARGUMENT")
     if organization is not None:
         check_text("organization", organization)
-    if lease_duration is not None:
-        check_duration(lease_duration)
     for name in names:
         check_text("queue or kind", name)
 
 
-def _all_queues(*, thorough: bool) -> Script[list[str]]:
-    fronts = yield Statement("queue_fronts")
-    names = [row[0] for row in fronts]
-    if thorough:
-        names += [row[0] for row in (yield Statement("resting_queues")) if row[0] not in names]
-    return names
+def _all_queues() -> Script[list[str]]:
+    fronts, parked = yield [Statement("queue_fronts"), Statement("resting_queues")]
+    return list(dict.fromkeys(row[0] for row in (*fronts, *parked)))
 
 
 def _claimed_before(claim_id: UUID, worker_id: str, scope: str) -> Script[list[Claim] | None]:
@@ -157,70 +123,30 @@ def _claimed_before(claim_id: UUID, worker_id: str, scope: str) -> Script[list[C
         return None
     if (known[0][0], known[0][1]) != (worker_id, scope):
         raise Conflict(f"claim id {claim_id} was used by another worker or with another scope", code="CLAIM_MISMATCH")
-    return (yield from _still_held(leased))
+    return (yield from still_held(leased))
 
 
-def _still_held(leased: Rows) -> Script[list[Claim]]:
+def still_held(leased: Rows) -> Script[list[Claim]]:
+    """Give the claims of an earlier run whose leases live."""
     found = yield from read(identity(row[0]) for row in leased)
     alive = [known.job for known in found.values() if known.job.lease and known.now < known.job.lease.expires_at]
     return [Claim(job, job.lease) for job in sorted(alive, key=moves.order) if job.lease]
 
 
-def _pick_lost(queues: Sequence[str], filters: Mapping[str, Any], limit: int) -> Script[list[Row]]:
-    rows: list[Row] = []
-    for queue in queues:
-        if len(rows) < limit:
-            rows += yield Statement("ready_lost", {"queue": queue, "limit": limit - len(rows), **filters})
-    return rows
-
-
-def _pick(
-    queue: str, filters: Mapping[str, Any], limit: int, bounds: Mapping[int, int] | None, *, thorough: bool
-) -> Script[Rows]:
-    rows: Rows = []
-    if bounds:
-        ordered = sorted(bounds, reverse=True)
-        rows = yield Statement(
-            "ready_next",
-            {
-                "queue": queue,
-                "priorities": ordered,
-                "bounds": [bounds[priority] for priority in ordered],
-                "limit": limit,
-                **filters,
-            },
-        )
-        if len(rows) == limit:
-            return rows
-        # What the cursor found is locked by this very transaction, which does not skip its own locks.
-        seen = {row[1] for row in rows}
-        more = yield Statement("ready_front", {"queue": queue, "limit": limit, **filters})
-        return [*rows, *(row for row in more if row[1] not in seen)][:limit]
-    rows = yield Statement("ready_front", {"queue": queue, "limit": limit, **filters})
-    if thorough and len(rows) < limit:
-        parked = {name: value for name, value in filters.items() if name != "wary"}
-        rows += yield Statement("resting_front", {"queue": queue, "limit": limit - len(rows), **parked})
-    return rows
-
-
-def _bounds(rows: Rows) -> dict[int, int]:
-    bounds: dict[int, int] = {}
-    slack = span(CURSOR_SLACK)
-    for row in rows:
-        priority, run_at = row[30], row[8]
-        bounds[priority] = min(bounds.get(priority, run_at - slack), run_at - slack)
-    return bounds
-
-
-def _take(
+def grant(
     rows: Rows,
     worker_id: str,
-    start: bool,  # noqa: FBT001 - passed on as it came
+    *,
+    start: bool,
     duration: timedelta | None,
-    claim_id: UUID | None,
-    scope: str,
     command: Command,
+    claim_id: UUID | None = None,
 ) -> Script[list[Claim]]:
+    """
+    Claim locked rows that wait.
+
+    Writes: ready, resting, lease, event.
+    """
     decided: list[tuple[Placed, Change]] = []
     for row in rows:
         known = placed(row)
@@ -228,25 +154,13 @@ def _take(
             continue  # the store's clock was set back, by a failover for one; it is due again soon
         decided.append((known, moves.claim(known.job, worker_id, new_id(), known.now, start=start, duration=duration)))
     yield from save(decided, command, claim_id=claim_id or command.id)
-    ids = [(known.job.id,) for known, _ in decided]
-    request: list[Statement | Each] = [Each("effect_read", ids)]
-    if claim_id is not None:
-        request.append(Statement("claim_insert", {"claim_id": claim_id, "worker_id": worker_id, "scope": scope}))
-    effects = _by_job((yield request)[0])
+    effects = effects_by_job((yield Each("effect_read", [(known.job.id,) for known, _ in decided])))
     claims = []
     for _, change in decided:
         job = with_effects(change.job, effects.get(change.job.id, ()))
         assert job.lease is not None
         claims.append(Claim(job, job.lease))
     return claims
-
-
-def _by_job(rows: Rows) -> dict[UUID, list[Effect]]:
-    found: dict[UUID, list[Effect]] = {}
-    for row in rows:
-        job_id, effect = effect_of(row)
-        found.setdefault(job_id, []).append(effect)
-    return found
 
 
 # --- the passes that make jobs runnable -------------------------------------------------------------------------------
@@ -265,8 +179,13 @@ def promote(limit: int = PROMOTE_MAX) -> Script[int]:
 def _promote(limit: int) -> Script[int]:
     due = yield Statement("deferred_due", {"limit": limit})
     if due:
-        yield [Each("deferred_delete", [(row[0], row[8]) for row in due]), Each("ready_insert", due)]
+        yield from promote_rows(due)
     return len(due)
+
+
+def promote_rows(due: Rows) -> Script[None]:
+    """Move locked deferred rows. Writes: deferred, ready."""
+    yield [Each("deferred_delete", [(row[0], row[8]) for row in due]), Each("ready_insert", due)]
 
 
 @procedure

@@ -13,7 +13,7 @@ from tenure.rules.authority import Authority
 from tenure.rules.creation import NewJob
 from tenure.rules.digest import operation_digest
 from tenure.rules.job import Job
-from tenure.yields import Each, Row, Script, procedure
+from tenure.yields import Each, Procedure, Row, Script, procedure
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,14 @@ def create(jobs: Sequence[NewJob]) -> Script[list[Created]]:
     return answers
 
 
-@procedure
-def create_one(job: NewJob) -> Script[Created]:
+def create_one(job: NewJob) -> Procedure[Created]:
     """Create one job; see `create`."""
-    return (yield from create([job]))[0]
+    return _one(create([job]))
+
+
+@procedure
+def _one(created: Procedure[list[Created]]) -> Script[Created]:
+    return (yield from created)[0]
 
 
 def _key(job: NewJob) -> tuple[str, str, str]:

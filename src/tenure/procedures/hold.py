@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from tenure.errors import CancelRequested, Invalid, LeaseLost, TenureError
+from tenure.procedures.complete_batch import Completion, completion
 from tenure.procedures.records import Placed, identity, placed
 from tenure.procedures.rows import fetch, in_scope, lock, read, repeated, save
 from tenure.rules import moves
@@ -32,16 +33,24 @@ class Ask:
     Attributes:
         decide: The rule, given the locked job and the store's clock.
         after: The error that followed the commit, found again in the job as it was left.
+        plain: The same for `complete_batch`, where that may be tried first.
     """
 
     lease: Lease
     decide: Decide
     after: Callable[[Job], TenureError | None] = lambda _: None
+    plain: Completion | None = None
 
 
-def completing(lease: Lease, result: Any) -> Ask:
-    """Finish with a result; see `moves.complete`."""
-    return Ask(lease, lambda job, now: moves.complete(job, lease, result, now), moves.left_unresolved)
+def completing(lease: Lease, result: Any, *, tenant: str | None = None) -> Ask:
+    """
+    Finish with a result; see `moves.complete`.
+
+    Args:
+        tenant: Of the job, where it is known; needed for `plain`.
+    """
+    plain = None if tenant is None else completion(lease, tenant, result)
+    return Ask(lease, lambda job, now: moves.complete(job, lease, result, now), moves.left_unresolved, plain)
 
 
 def failing(lease: Lease, code: str, message: str, *, retryable: bool, retry_after: timedelta | None = None) -> Ask:

@@ -17,8 +17,8 @@ from uuid import UUID
 from tenure.errors import NotFound, Unavailable
 from tenure.procedures.records import (
     Placed,
-    effect_of,
     effect_row,
+    effects_by_job,
     event_row,
     identity,
     maybe_micros,
@@ -26,7 +26,6 @@ from tenure.procedures.records import (
     placed,
     span,
 )
-from tenure.rules.effect import Effect
 from tenure.rules.job import Change, Job
 from tenure.rules.payload import encode
 from tenure.rules.status import LIVE, TERMINAL, Status
@@ -46,8 +45,9 @@ def lock(ids: Iterable[UUID], *, terminal: bool = False) -> Script[dict[UUID, Pl
     Args:
         terminal: The command may move a job out of a terminal place: lock the body row first, so that two of them queue
             up behind each other instead of missing the row that the other has just moved.
-    Locks: the tenants' authority (shared), the places, in order of id. A row that moved between reading and locking is
-    looked for again.
+    Locks: the tenants' authority (shared), the body where `terminal`, the places: table by table, in each in order of
+    id. A row that moved between reading and locking is looked for again; two batches whose rows move may then wait for
+    each other, which PostgreSQL ends and the store runs again.
     """
     missing = sorted(set(ids))
     found: dict[UUID, Placed] = {}
@@ -103,15 +103,12 @@ def read(ids: Iterable[UUID]) -> Script[dict[UUID, Placed]]:
 
 
 def _assemble(places: Sequence[Row], effects: Sequence[Row], escalations: Sequence[Row]) -> dict[UUID, Placed]:
-    by_job: dict[UUID, list[Effect]] = {}
-    for row in effects:
-        job_id, effect = effect_of(row)
-        by_job.setdefault(job_id, []).append(effect)
+    by_job = effects_by_job(effects)
     escalated = {identity(row[0]): (row[1], row[2]) for row in escalations}
     found = {}
     for row in places:
         job_id = identity(row[1])
-        found[job_id] = placed(row, tuple(by_job.get(job_id, ())), escalated.get(job_id))
+        found[job_id] = placed(row, by_job.get(job_id, ()), escalated.get(job_id))
     return found
 
 

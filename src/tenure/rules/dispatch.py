@@ -21,6 +21,7 @@ from tenure.errors import (
     Invalid,
     LeaseLost,
     Uncertain,
+    echo,
 )
 from tenure.rules.effect import (
     DOUBTED,
@@ -171,7 +172,7 @@ def mark(job: Job, lease: Lease, key: str, now: datetime) -> Change:
     held = check_fence(job, lease, now)
     refuse_cancelled(job)
     if not isinstance(key, str) or not key or len(key) > NAME_MAX or not key.isprintable():
-        raise Invalid(f"an operation key is 1 to {NAME_MAX} printable characters, not {key!r}", code="BAD_KEY")
+        raise Invalid(f"an operation key is 1 to {NAME_MAX} printable characters, not {echo(key)}", code="BAD_ARGUMENT")
     if EXECUTION_KEY in job.payload:
         refuse_unidentified(job)
     refuse_ungoverned(job, now)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from tenure.errors import EpochClosed, Invalid, LeaseLost
+from tenure.errors import EpochClosed, Invalid, LeaseLost, echo
 from tenure.rules.status import LIVE
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def _closed(lease: Lease, reason: str, why: str) -> EpochClosed:
 
 def _text(lease: Lease, why: str) -> str:
     return (
-        f"lease of worker {lease.worker_id!r} on job {lease.job_id}, generation {lease.generation}, is not current: "
-        f"{why}. Stop this attempt; hand in a receipt with submit_evidence if a call was made."
+        f"lease of worker {echo(lease.worker_id)} on job {lease.job_id}, generation {lease.generation}, is not "
+        f"current: {why}. Stop this attempt; hand in a receipt with submit_evidence if a call was made."
     )
 
 
@@ -103,7 +103,7 @@ def check_duration(duration: timedelta, what: str = "lease_duration") -> timedel
     if not isinstance(duration, timedelta):
         raise Invalid(f"{what} must be a timedelta", code="BAD_DURATION")
     if not LEASE_MIN <= duration <= LEASE_MAX:
-        raise Invalid(f"{what} must be between {LEASE_MIN} and {LEASE_MAX}, not {duration}", code="BAD_DURATION")
+        raise Invalid(f"{what} must be between {LEASE_MIN} and {LEASE_MAX}, not {echo(duration)}", code="BAD_DURATION")
     return duration
 
 
@@ -124,14 +124,13 @@ def check_beat(heartbeat: timedelta, lease: timedelta) -> timedelta:
     return heartbeat
 
 
-def trusted_for(sent: float, now: float, duration: timedelta) -> float:
+def trusted_until(sent: float, duration: timedelta) -> float:
     """
-    Seconds for which a worker may still trust a lease, by its own monotonic clock.
+    Until when a worker may trust a lease, by its own monotonic clock.
 
     Args:
         sent: Monotonic seconds when the claim or the renewal was sent, not when its answer came: the store counted from
             some instant after that.
-        now: Monotonic seconds now.
         duration: The lease's duration; a twentieth of it is kept as margin for the clocks' rates.
     """
-    return sent + duration.total_seconds() * 0.95 - now
+    return sent + duration.total_seconds() * 0.95

@@ -1,5 +1,5 @@
 """
-Read a store's `statements.sql`: named statements with their parameters.
+Read a store's `statements.sql` and `claims.sql`: named statements with their parameters.
 
     -- name: lease_delete(job_id, generation) each
     -- locks: the lease rows named
@@ -7,7 +7,8 @@ Read a store's `statements.sql`: named statements with their parameters.
 
 `once` statements take named values, `each` statements take rows of values in the header's order. Both stores list the
 same headers in the same order; a test compares them. A line that starts with `--` inside a statement is kept out of
-what is sent, so comments cost nothing at run time.
+what is sent, so comments cost nothing at run time. In SQLite a named statement may be several, each ended by a
+semicolon at the end of its line.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import re
 from dataclasses import dataclass
 from importlib import resources
 
+FILES = ("statements.sql", "claims.sql")
 _HEADER = re.compile(r"^-- name: (?P<name>\w+)\((?P<params>[\w, ]*)\) (?P<mode>once|each)$")
 
 
@@ -37,9 +39,9 @@ class Named:
 
 
 def load(package: str) -> dict[str, Named]:
-    """Read `statements.sql` of a store's package, in the order of the file."""
-    text = resources.files(package).joinpath("statements.sql").read_text(encoding="utf-8")
-    return parse(text)
+    """Read the statements of a store's package, in the order of its files."""
+    folder = resources.files(package)
+    return parse("".join(folder.joinpath(name).read_text(encoding="utf-8") for name in FILES))
 
 
 def parse(text: str) -> dict[str, Named]:

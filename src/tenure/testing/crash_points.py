@@ -192,7 +192,7 @@ def _written() -> Iterator[str]:
     """Names of the procedures that write or lock: a reader has no commit to be cut at."""
     for tree in _trees("tenure.procedures"):
         for node in tree.body:
-            if not isinstance(node, ast.FunctionDef):
+            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
                 continue
             for mark in node.decorator_list:
                 options = mark.keywords if isinstance(mark, ast.Call) else []

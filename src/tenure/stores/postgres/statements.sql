@@ -25,6 +25,10 @@ WHERE a.tenant IN (SELECT j.tenant FROM tenure.job j WHERE j.job_id = ANY(%(job_
 ORDER BY a.tenant
 FOR SHARE;
 
+-- name: authority_share(tenant) each
+-- locks the authority rows of these tenants, shared, in order: as authority_lock, where the tenants are known
+SELECT a.tenant FROM tenure.authority a WHERE a.tenant = ANY(%(tenant)b::text[]) ORDER BY a.tenant FOR SHARE;
+
 -- name: place_lock(job_id) each
 -- locks the job's place, whichever of the five it is; no row where it moved meanwhile: look again
 WITH locked_ready AS MATERIALIZED (SELECT * FROM tenure.ready WHERE job_id = ANY(%(job_id)b::uuid[]) ORDER BY job_id FOR UPDATE),
@@ -154,6 +158,41 @@ WHERE job_id = ANY(%(job_id)b::uuid[])
     AND generation = (%(generation)b::bigint[])[array_position(%(job_id)b::uuid[], job_id)]
 RETURNING job_id;
 
+-- name: complete_batch(job_id, tenant, generation, worker_id, attempt_id, result, command_id) each
+-- locks the leases; writes lease, outcome, event: `lease.check_fence` and `moves.complete` for running jobs without an open
+-- effect and without a pending cancellation. A job that it does not give back is left as it was. See procedures/complete_batch.py.
+WITH held AS MATERIALIZED (
+    SELECT l.*, array_position(%(job_id)b::uuid[], l.job_id) AS nth
+    FROM tenure.lease l WHERE l.job_id = ANY(%(job_id)b::uuid[]) ORDER BY l.job_id FOR UPDATE
+),
+clock AS MATERIALIZED (SELECT tenure.now_us() AS now FROM (SELECT count(*) FROM held) AS locked),
+plain AS MATERIALIZED (
+    SELECT h.job_id, h.tenant, h.run_at, h.generation, h.attempt, h.attempts_max, h.epoch, h.nth, clock.now
+    FROM held h
+    CROSS JOIN clock
+    WHERE h.generation = (%(generation)b::bigint[])[h.nth] AND h.attempt_id = (%(attempt_id)b::uuid[])[h.nth]
+        AND h.worker_id = (%(worker_id)b::text[])[h.nth] AND h.tenant = (%(tenant)b::text[])[h.nth]
+        AND h.status = 'running' AND h.cancel_requested_at IS NULL AND h.expires_at - clock.now > 0
+        AND (SELECT a.epoch = h.epoch AND NOT a.frozen FROM tenure.authority a WHERE a.tenant = h.tenant)
+        AND NOT EXISTS (SELECT FROM tenure.meta WHERE key = 'frozen')
+        AND (SELECT count(*) FROM tenure.effect e WHERE e.job_id = h.job_id AND e.state IN ('pending', 'unknown')) = 0
+),
+gone AS (
+    DELETE FROM tenure.lease WHERE job_id = ANY(ARRAY(SELECT p.job_id FROM plain p))
+),
+ended AS (
+    INSERT INTO tenure.outcome (job_id, tenant, status, run_at, generation, attempt, attempts_max, epoch, result, finished_at)
+    SELECT p.job_id, p.tenant, 'completed', p.run_at, p.generation, p.attempt, p.attempts_max, p.epoch,
+        (%(result)b::text[])[p.nth]::json, p.now
+    FROM plain p ORDER BY p.nth
+),
+noted AS (
+    INSERT INTO tenure.event (job_id, tenant, name, at, generation, status, command_id)
+    SELECT p.job_id, p.tenant, 'completed', p.now, p.generation, 'completed', (%(command_id)b::uuid[])[p.nth]
+    FROM plain p ORDER BY p.nth
+)
+SELECT p.job_id FROM plain p;
+
 -- name: resting_delete(job_id, generation) each
 -- writes resting: the row must still have this generation
 DELETE FROM tenure.resting
@@ -244,227 +283,12 @@ FROM unnest(%(job_id)b::uuid[], %(tenant)b::text[], %(organization)b::text[], %(
     WITH ORDINALITY AS given (job_id, tenant, organization, project, idempotency_key, subject, kind, kind_version, queue, priority, payload, attempts_max, backoff_us, lease_us, scheduled_at, created_at, on_reconciled, on_declined, options, payload_digest, operation_digest, nth)
 ORDER BY nth;
 
--- name: queue_fronts() once
--- locks nothing; every queue with ready rows, by its first one
-WITH RECURSIVE queues AS (
-    (SELECT queue FROM tenure.ready WHERE lane = '' ORDER BY queue LIMIT 1)
-    UNION ALL
-    SELECT (SELECT r.queue FROM tenure.ready r WHERE r.queue > q.queue AND r.lane = '' ORDER BY r.queue LIMIT 1)
-    FROM queues q WHERE q.queue IS NOT NULL
-)
-SELECT q.queue, f.priority, f.run_at
-FROM queues q
-CROSS JOIN LATERAL (
-    SELECT r.priority, r.run_at FROM tenure.ready r WHERE r.queue = q.queue AND r.lane = ''
-    ORDER BY r.priority DESC, r.run_at, r.job_id LIMIT 1
-) f
-ORDER BY f.priority DESC, f.run_at, q.queue;
-
--- name: resting_queues() once
--- locks nothing; every queue with parked rows
-SELECT DISTINCT queue FROM tenure.resting WHERE status = 'queued' ORDER BY queue;
-
 -- name: lease_publish(job_id, generation, command_id) each
 -- writes lease: a publish of this command is part of this transaction
 UPDATE tenure.lease l SET command_id = (%(command_id)b::uuid[])[array_position(%(job_id)b::uuid[], l.job_id)]
 WHERE l.job_id = ANY(%(job_id)b::uuid[])
     AND l.generation = (%(generation)b::bigint[])[array_position(%(job_id)b::uuid[], l.job_id)]
 RETURNING l.job_id;
-
--- name: ready_front(queue, tenant, organization, kinds, wary, limit) once
--- locks the ready rows it takes, skipping locked ones; the claim's choice, from the very front of the queue
-WITH picked AS MATERIALIZED (
-    SELECT r.* FROM tenure.ready r
-    WHERE r.queue = %(queue)b AND r.lane = ''
-        AND (%(tenant)b::text IS NULL OR r.tenant = %(tenant)b)
-        AND (%(organization)b::text IS NULL OR r.organization = %(organization)b)
-        AND (%(kinds)b::text[] IS NULL OR r.kind = ANY(%(kinds)b))
-        AND (NOT %(wary)b::boolean OR r.error_code IS DISTINCT FROM 'WORKER_LOST')
-        AND EXISTS (SELECT FROM tenure.authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND NOT a.frozen)
-        AND NOT EXISTS (SELECT FROM tenure.meta WHERE key = 'frozen')
-    ORDER BY r.priority DESC, r.run_at, r.job_id
-    LIMIT %(limit)b
-    FOR UPDATE OF r SKIP LOCKED
-)
-SELECT 'ready', r.job_id, r.tenant, 'queued', r.generation, r.attempt, r.attempts_max, r.epoch, r.run_at, NULL,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL::text,
-    NULL, r.error_code, r.error_message, NULL, NULL,
-    j.organization, j.project, j.idempotency_key, j.subject, j.kind, j.kind_version, j.queue, j.priority, j.payload::text,
-    j.backoff_us, j.lease_us, j.scheduled_at, j.created_at, j.on_reconciled, j.on_declined, j.options, j.payload_digest,
-    j.operation_digest,
-    COALESCE(a.epoch, 1), COALESCE(a.frozen, false),
-    EXISTS (SELECT 1 FROM tenure.meta WHERE key = 'frozen'), tenure.now_us()
-FROM picked r
-JOIN tenure.job j ON j.job_id = r.job_id AND j.tenant = r.tenant
-LEFT JOIN tenure.authority a ON a.tenant = r.tenant
-ORDER BY r.priority DESC, r.run_at, r.job_id;
-
--- name: ready_next(queue, priorities, bounds, tenant, organization, kinds, wary, limit) once
--- locks the ready rows it takes, skipping locked ones; the claim's choice behind a worker's cursor, one probe per priority
-WITH picked AS MATERIALIZED (
-    SELECT r.*
-    FROM unnest(%(priorities)b::integer[], %(bounds)b::bigint[]) WITH ORDINALITY AS cursor (priority, bound, nth)
-    CROSS JOIN LATERAL (
-        SELECT r.* FROM tenure.ready r
-        WHERE r.queue = %(queue)b AND r.lane = '' AND r.priority = cursor.priority AND r.run_at >= cursor.bound
-        AND (%(tenant)b::text IS NULL OR r.tenant = %(tenant)b)
-        AND (%(organization)b::text IS NULL OR r.organization = %(organization)b)
-        AND (%(kinds)b::text[] IS NULL OR r.kind = ANY(%(kinds)b))
-        AND (NOT %(wary)b::boolean OR r.error_code IS DISTINCT FROM 'WORKER_LOST')
-        AND EXISTS (SELECT FROM tenure.authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND NOT a.frozen)
-        AND NOT EXISTS (SELECT FROM tenure.meta WHERE key = 'frozen')
-        ORDER BY r.run_at, r.job_id
-        LIMIT %(limit)b
-        FOR UPDATE OF r SKIP LOCKED
-    ) r
-    LIMIT %(limit)b
-)
-SELECT 'ready', r.job_id, r.tenant, 'queued', r.generation, r.attempt, r.attempts_max, r.epoch, r.run_at, NULL,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL::text,
-    NULL, r.error_code, r.error_message, NULL, NULL,
-    j.organization, j.project, j.idempotency_key, j.subject, j.kind, j.kind_version, j.queue, j.priority, j.payload::text,
-    j.backoff_us, j.lease_us, j.scheduled_at, j.created_at, j.on_reconciled, j.on_declined, j.options, j.payload_digest,
-    j.operation_digest,
-    COALESCE(a.epoch, 1), COALESCE(a.frozen, false),
-    EXISTS (SELECT 1 FROM tenure.meta WHERE key = 'frozen'), tenure.now_us()
-FROM picked r
-JOIN tenure.job j ON j.job_id = r.job_id AND j.tenant = r.tenant
-LEFT JOIN tenure.authority a ON a.tenant = r.tenant
-ORDER BY r.priority DESC, r.run_at, r.job_id;
-
--- name: ready_lost(queue, tenant, organization, kinds, limit) once
--- locks the ready rows it takes, skipping locked ones; only jobs whose last worker was lost, by an index of their own
-WITH picked AS MATERIALIZED (
-    SELECT r.* FROM tenure.ready r
-    WHERE r.queue = %(queue)b AND r.lane = '' AND r.error_code = 'WORKER_LOST'
-        AND (%(tenant)b::text IS NULL OR r.tenant = %(tenant)b)
-        AND (%(organization)b::text IS NULL OR r.organization = %(organization)b)
-        AND (%(kinds)b::text[] IS NULL OR r.kind = ANY(%(kinds)b))
-        AND EXISTS (SELECT FROM tenure.authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND NOT a.frozen)
-        AND NOT EXISTS (SELECT FROM tenure.meta WHERE key = 'frozen')
-    ORDER BY r.priority DESC, r.run_at, r.job_id
-    LIMIT %(limit)b
-    FOR UPDATE OF r SKIP LOCKED
-)
-SELECT 'ready', r.job_id, r.tenant, 'queued', r.generation, r.attempt, r.attempts_max, r.epoch, r.run_at, NULL,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL::text,
-    NULL, r.error_code, r.error_message, NULL, NULL,
-    j.organization, j.project, j.idempotency_key, j.subject, j.kind, j.kind_version, j.queue, j.priority, j.payload::text,
-    j.backoff_us, j.lease_us, j.scheduled_at, j.created_at, j.on_reconciled, j.on_declined, j.options, j.payload_digest,
-    j.operation_digest,
-    COALESCE(a.epoch, 1), COALESCE(a.frozen, false),
-    EXISTS (SELECT 1 FROM tenure.meta WHERE key = 'frozen'), tenure.now_us()
-FROM picked r
-JOIN tenure.job j ON j.job_id = r.job_id AND j.tenant = r.tenant
-LEFT JOIN tenure.authority a ON a.tenant = r.tenant
-ORDER BY r.priority DESC, r.run_at, r.job_id;
-
--- name: resting_front(queue, tenant, organization, kinds, limit) once
--- locks parked rows it takes, skipping locked ones; the single claim looks here too
-WITH picked AS MATERIALIZED (
-    SELECT r.* FROM tenure.resting r
-    WHERE r.status = 'queued' AND r.queue = %(queue)b AND r.run_at <= tenure.now_us()
-        AND (%(tenant)b::text IS NULL OR r.tenant = %(tenant)b)
-        AND (%(organization)b::text IS NULL OR r.organization = %(organization)b)
-        AND (%(kinds)b::text[] IS NULL OR r.kind = ANY(%(kinds)b))
-        AND EXISTS (SELECT FROM tenure.authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND NOT a.frozen)
-        AND NOT EXISTS (SELECT FROM tenure.meta WHERE key = 'frozen')
-    ORDER BY r.priority DESC, r.run_at, r.job_id
-    LIMIT %(limit)b
-    FOR UPDATE OF r SKIP LOCKED
-)
-SELECT 'resting', r.job_id, r.tenant, 'queued', r.generation, r.attempt, r.attempts_max, r.epoch, r.run_at, NULL,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.parked,
-    NULL, r.error_code, r.error_message, NULL, NULL,
-    j.organization, j.project, j.idempotency_key, j.subject, j.kind, j.kind_version, j.queue, j.priority, j.payload::text,
-    j.backoff_us, j.lease_us, j.scheduled_at, j.created_at, j.on_reconciled, j.on_declined, j.options, j.payload_digest,
-    j.operation_digest,
-    COALESCE(a.epoch, 1), COALESCE(a.frozen, false),
-    EXISTS (SELECT 1 FROM tenure.meta WHERE key = 'frozen'), tenure.now_us()
-FROM picked r
-JOIN tenure.job j ON j.job_id = r.job_id AND j.tenant = r.tenant
-LEFT JOIN tenure.authority a ON a.tenant = r.tenant
-ORDER BY r.priority DESC, r.run_at, r.job_id;
-
--- name: deferred_due(limit) once
--- locks the deferred rows that are due, skipping locked ones
-SELECT job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message
-FROM tenure.deferred WHERE run_at <= (SELECT tenure.now_us()) ORDER BY run_at, job_id LIMIT %(limit)b
-FOR UPDATE SKIP LOCKED;
-
--- name: lease_expired(limit) once
--- locks nothing; leases that have ended; frozen ones stay as they are and must not use up the limit
-SELECT l.job_id FROM tenure.lease l
-WHERE l.expires_at - (SELECT tenure.now_us()) <= 0
-    AND NOT EXISTS (SELECT 1 FROM tenure.authority a WHERE a.tenant = l.tenant AND a.frozen)
-    AND NOT EXISTS (SELECT 1 FROM tenure.meta WHERE key = 'frozen')
-ORDER BY l.job_id LIMIT %(limit)b;
-
--- name: claim_insert(claim_id, worker_id, scope) once
--- writes claim
-INSERT INTO tenure.claim (claim_id, worker_id, scope, at)
-VALUES (%(claim_id)b, %(worker_id)b, %(scope)b, tenure.now_us());
-
--- name: claim_read(claim_id) once
--- locks nothing
-SELECT worker_id, scope FROM tenure.claim WHERE claim_id = %(claim_id)b;
-
--- name: claim_leases(claim_id) once
--- locks nothing; the jobs a claim took that are still leased by it
-SELECT job_id FROM tenure.lease WHERE claim_id = %(claim_id)b;
-
--- name: claim_prune(before) once
--- writes claim: forgets claims older than the given instant
-DELETE FROM tenure.claim WHERE at < %(before)b;
-
--- name: announcement_save(worker_id, kinds, lifetime_us) once
--- writes announcement
-INSERT INTO tenure.announcement (worker_id, kinds, expires_at)
-VALUES (%(worker_id)b, %(kinds)b::text[], tenure.now_us() + %(lifetime_us)b)
-ON CONFLICT (worker_id) DO UPDATE SET kinds = excluded.kinds, expires_at = excluded.expires_at;
-
--- name: announcement_delete(worker_id) once
--- writes announcement
-DELETE FROM tenure.announcement WHERE worker_id = %(worker_id)b OR expires_at <= tenure.now_us();
-
--- name: ready_unclaimable(queue, limit) once
--- locks, of the rows at the front of a queue, those that no live worker knows or that are held, skipping locked ones
-WITH front AS MATERIALIZED (
-    SELECT job_id, tenant, kind, epoch FROM tenure.ready
-    WHERE queue = %(queue)b AND lane = ''
-    ORDER BY priority DESC, run_at, job_id
-    LIMIT %(limit)b
-),
-judged AS MATERIALIZED (
-    SELECT f.job_id, EXISTS (
-        SELECT FROM tenure.announcement n WHERE n.expires_at > tenure.now_us() AND f.kind = ANY(n.kinds)
-    ) AS known, EXISTS (
-        SELECT FROM tenure.authority a WHERE a.tenant = f.tenant AND a.epoch = f.epoch AND NOT a.frozen
-    ) AS admitted
-    FROM front f
-)
-SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.lane, r.priority, r.run_at, r.generation, r.attempt,
-    r.attempts_max, r.epoch, r.error_code, r.error_message,
-    CASE WHEN j.known THEN 'held' ELSE 'unannounced' END
-FROM judged j
-JOIN tenure.ready r ON r.job_id = j.job_id
-WHERE NOT (j.known AND j.admitted)
-FOR UPDATE OF r SKIP LOCKED;
-
--- name: resting_claimable(limit) once
--- locks parked rows that a live worker knows and that are not held, skipping locked ones
-SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.lane, r.priority, r.run_at, r.generation, r.attempt,
-    r.attempts_max, r.epoch, r.error_code, r.error_message
-FROM tenure.resting r
-WHERE r.status = 'queued'
-AND r.kind = ANY(ARRAY(
-    SELECT unnest(n.kinds) FROM tenure.announcement n WHERE n.expires_at > tenure.now_us()
-))
-AND EXISTS (
-    SELECT FROM tenure.authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND NOT a.frozen
-)
-LIMIT %(limit)b
-FOR UPDATE OF r SKIP LOCKED;
 
 -- name: effect_read(job_id) each
 -- locks nothing: an effect is written only under its job's place

@@ -19,9 +19,9 @@ _TOKEN = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/|:(?P
 _PLAIN = frozenset({int, str, float, bytes, bool, type(None)})
 
 
-class _Prepared:
+class _Part:
     """
-    One statement, ready to be bound.
+    One SQL statement, ready to be bound.
 
     Where each name stands once in the SQL, values are bound by their places: that costs a third of binding by name
     (measured at 15 columns). A name that stands twice stays a name, because two places would be two parameters.
@@ -33,21 +33,20 @@ class _Prepared:
         gives_rows: Known after the first execution; a statement that gives none is run by executemany.
     """
 
-    __slots__ = ("each", "gives_rows", "name", "order", "params", "sql", "straight", "wants_now")
+    __slots__ = ("gives_rows", "name", "order", "params", "sql", "straight", "wants_now")
 
-    def __init__(self, named: Named) -> None:
-        names = [token["name"] for token in _TOKEN.finditer(named.sql) if token["name"]]
+    def __init__(self, named: Named, sql: str) -> None:
+        names = [token["name"] for token in _TOKEN.finditer(sql) if token["name"]]
         for name in names:
             assert name == "now" or name in named.params, f"statement {named.name} uses :{name}, not in its header"
         self.name = named.name
         self.params = named.params
-        self.each = named.each
         self.wants_now = "now" in names and "now" not in named.params
         self.order: tuple[int | None, ...] | None = None
-        self.sql = named.sql
+        self.sql = sql
         if len(names) == len(set(names)):
             self.order = tuple([named.params.index(name) if name in named.params else None for name in names])
-            self.sql = _TOKEN.sub(lambda token: "?" if token["name"] else token[0], named.sql)
+            self.sql = _TOKEN.sub(lambda token: "?" if token["name"] else token[0], sql)
         self.straight = self.order == tuple(range(len(named.params)))
         self.gives_rows: bool | None = None
 
@@ -77,6 +76,23 @@ def _column(value: object) -> object:
     raise AssertionError(f"a value of type {type(value).__name__} cannot be stored as it is")
 
 
+class _Prepared:
+    """
+    One named statement: one SQL statement or a few of them.
+
+    What the other database writes in one statement with several parts is several statements here, each run for all
+    rows before the next one. Nobody comes between: the transaction has the only write lock.
+    """
+
+    __slots__ = ("each", "name", "params", "parts")
+
+    def __init__(self, named: Named) -> None:
+        self.name = named.name
+        self.params = named.params
+        self.each = named.each
+        self.parts = [_Part(named, sql) for sql in named.sql.split(";\n")]
+
+
 class Answers:
     """The statements of a store, ready to be bound to a connection."""
 
@@ -97,26 +113,30 @@ class Answers:
         assert prepared.each == isinstance(request, Each), f"{request.name} was asked in the wrong way, once or each"
         try:
             if isinstance(request, Each):
-                return _each(cursor, prepared, (prepared.values(row, instants) for row in request.rows))
-            assert request.params.keys() == set(prepared.params), f"statement {request.name} takes {prepared.params}"
-            row = tuple([request.params[name] for name in prepared.params])
-            return cursor.execute(prepared.sql, prepared.values(row, instants)).fetchall()
+                rows = request.rows
+            else:
+                assert request.params.keys() == set(prepared.params), f"{request.name} takes {prepared.params}"
+                rows = (tuple([request.params[name] for name in prepared.params]),)
+            found: Rows = []
+            for part in prepared.parts:
+                found = _each(cursor, part, (part.values(row, instants) for row in rows))
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             error.add_note(f"in statement {request.name}")
             raise_typed(error)
+        return found
 
 
-def _each(cursor: sqlite3.Cursor, prepared: _Prepared, rows: Iterable[Row | dict[str, object]]) -> Rows:
+def _each(cursor: sqlite3.Cursor, part: _Part, rows: Iterable[Row | dict[str, object]]) -> Rows:
     found: Rows = []
-    if prepared.gives_rows is None:
+    if part.gives_rows is None:
         for row in rows:  # the first row only: it tells whether the statement gives rows
-            found = cursor.execute(prepared.sql, row).fetchall()
-            prepared.gives_rows = cursor.description is not None
+            found = cursor.execute(part.sql, row).fetchall()
+            part.gives_rows = cursor.description is not None
             break
-    if prepared.gives_rows:
+    if part.gives_rows:
         execute: Callable[..., sqlite3.Cursor] = cursor.execute
         for row in rows:
-            found += execute(prepared.sql, row).fetchall()
+            found += execute(part.sql, row).fetchall()
     else:
-        cursor.executemany(prepared.sql, rows)
+        cursor.executemany(part.sql, rows)
     return found

@@ -18,6 +18,10 @@ FROM tenure_authority a WHERE a.tenant = :tenant;
 -- locks the authority rows of these jobs' tenants, shared, in order; the first lock of every fenced write
 SELECT a.tenant FROM tenure_authority a JOIN tenure_job j ON j.tenant = a.tenant WHERE j.job_id = :job_id;
 
+-- name: authority_share(tenant) each
+-- locks the authority rows of these tenants, shared, in order: as authority_lock, where the tenants are known
+SELECT a.tenant FROM tenure_authority a WHERE a.tenant = :tenant;
+
 -- name: place_lock(job_id) each
 -- locks the job's place, whichever of the five it is; no row where it moved meanwhile: look again
 SELECT p.place, p.job_id, p.tenant, p.status, p.generation, p.attempt, p.attempts_max, p.epoch, p.run_at, p.worker_id,
@@ -101,6 +105,27 @@ DELETE FROM tenure_deferred WHERE job_id = :job_id AND generation = :generation 
 -- writes lease: the row must still have this generation
 DELETE FROM tenure_lease WHERE job_id = :job_id AND generation = :generation RETURNING job_id;
 
+-- name: complete_batch(job_id, tenant, generation, worker_id, attempt_id, result, command_id) each
+-- locks the leases; writes lease, outcome, event: `lease.check_fence` and `moves.complete` for running jobs without an open
+-- effect and without a pending cancellation. A job that it does not give back is left as it was. See procedures/complete_batch.py.
+INSERT INTO tenure_outcome (job_id, tenant, status, run_at, generation, attempt, attempts_max, epoch, result, finished_at)
+SELECT l.job_id, l.tenant, 'completed', l.run_at, l.generation, l.attempt, l.attempts_max, l.epoch, :result, :now
+FROM tenure_lease l
+JOIN tenure_authority a ON a.tenant = l.tenant AND a.epoch = l.epoch AND a.frozen = 0
+WHERE l.job_id = :job_id AND l.tenant = :tenant AND l.generation = :generation AND l.worker_id = :worker_id
+    AND l.attempt_id = :attempt_id
+    AND l.status = 'running' AND l.cancel_requested_at IS NULL AND l.expires_at > :now
+    AND NOT EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen')
+    AND NOT EXISTS (SELECT 1 FROM tenure_effect e WHERE e.job_id = l.job_id AND e.state IN ('pending', 'unknown'));
+
+INSERT INTO tenure_event (job_id, tenant, name, at, generation, status, command_id)
+SELECT o.job_id, o.tenant, 'completed', o.finished_at, o.generation, 'completed', :command_id
+FROM tenure_outcome o JOIN tenure_lease l ON l.job_id = o.job_id
+WHERE o.job_id = :job_id;
+
+DELETE FROM tenure_lease WHERE job_id = :job_id AND EXISTS (SELECT 1 FROM tenure_outcome o WHERE o.job_id = :job_id)
+RETURNING job_id;
+
 -- name: resting_delete(job_id, generation) each
 -- writes resting: the row must still have this generation
 DELETE FROM tenure_resting WHERE job_id = :job_id AND generation = :generation RETURNING job_id;
@@ -156,187 +181,9 @@ WHERE tenant = :tenant AND project = :project AND idempotency_key = :idempotency
 INSERT INTO tenure_job (job_id, tenant, organization, project, idempotency_key, subject, kind, kind_version, queue, priority, payload, attempts_max, backoff_us, lease_us, scheduled_at, created_at, on_reconciled, on_declined, options, payload_digest, operation_digest)
 VALUES (:job_id, :tenant, :organization, :project, :idempotency_key, :subject, :kind, :kind_version, :queue, :priority, :payload, :attempts_max, :backoff_us, :lease_us, :scheduled_at, :created_at, :on_reconciled, :on_declined, :options, :payload_digest, :operation_digest);
 
--- name: queue_fronts() once
--- locks nothing; every queue with ready rows, by its first one
-WITH RECURSIVE queues (queue) AS (
-    SELECT * FROM (SELECT queue FROM tenure_ready WHERE lane = '' ORDER BY queue LIMIT 1)
-    UNION ALL
-    SELECT (SELECT r.queue FROM tenure_ready r WHERE r.queue > q.queue AND r.lane = '' ORDER BY r.queue LIMIT 1)
-    FROM queues q WHERE q.queue IS NOT NULL
-)
-SELECT q.queue, f.priority, f.run_at
-FROM queues q
-JOIN tenure_ready f ON f.job_id = (
-    SELECT r.job_id FROM tenure_ready r WHERE r.queue = q.queue AND r.lane = ''
-    ORDER BY r.priority DESC, r.run_at, r.job_id LIMIT 1
-)
-ORDER BY f.priority DESC, f.run_at, q.queue;
-
--- name: resting_queues() once
--- locks nothing; every queue with parked rows
-SELECT DISTINCT queue FROM tenure_resting WHERE status = 'queued' ORDER BY queue;
-
 -- name: lease_publish(job_id, generation, command_id) each
 -- writes lease: a publish of this command is part of this transaction
 UPDATE tenure_lease SET command_id = :command_id WHERE job_id = :job_id AND generation = :generation RETURNING job_id;
-
--- name: ready_front(queue, tenant, organization, kinds, wary, limit) once
--- locks the ready rows it takes, skipping locked ones; the claim's choice, from the very front of the queue
-SELECT 'ready', r.job_id, r.tenant, 'queued', r.generation, r.attempt, r.attempts_max, r.epoch, r.run_at, NULL,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL, r.error_code, r.error_message, NULL, NULL,
-    j.organization, j.project, j.idempotency_key, j.subject, j.kind, j.kind_version, j.queue, j.priority, j.payload,
-    j.backoff_us, j.lease_us, j.scheduled_at, j.created_at, j.on_reconciled, j.on_declined, j.options, j.payload_digest,
-    j.operation_digest,
-    COALESCE(a.epoch, 1), COALESCE(a.frozen, 0),
-    EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen'), :now
-FROM tenure_ready r
-JOIN tenure_job j ON j.job_id = r.job_id
-JOIN tenure_authority a ON a.tenant = r.tenant AND a.epoch = r.epoch AND a.frozen = 0
-WHERE r.queue = :queue AND r.lane = ''
-    AND (:tenant IS NULL OR r.tenant = :tenant)
-    AND (:organization IS NULL OR r.organization = :organization)
-    AND (:kinds IS NULL OR r.kind IN (SELECT value FROM json_each(:kinds)))
-    AND (NOT :wary OR r.error_code IS NOT 'WORKER_LOST')
-    AND NOT EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen')
-ORDER BY r.priority DESC, r.run_at, r.job_id
-LIMIT :limit;
-
--- name: ready_next(queue, priorities, bounds, tenant, organization, kinds, wary, limit) once
--- locks the ready rows it takes, skipping locked ones; the claim's choice behind a worker's cursor, one probe per priority
-SELECT 'ready', r.job_id, r.tenant, 'queued', r.generation, r.attempt, r.attempts_max, r.epoch, r.run_at, NULL,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL, r.error_code, r.error_message, NULL, NULL,
-    j.organization, j.project, j.idempotency_key, j.subject, j.kind, j.kind_version, j.queue, j.priority, j.payload,
-    j.backoff_us, j.lease_us, j.scheduled_at, j.created_at, j.on_reconciled, j.on_declined, j.options, j.payload_digest,
-    j.operation_digest,
-    COALESCE(a.epoch, 1), COALESCE(a.frozen, 0),
-    EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen'), :now
-FROM tenure_ready r
-JOIN tenure_job j ON j.job_id = r.job_id
-JOIN tenure_authority a ON a.tenant = r.tenant AND a.epoch = r.epoch AND a.frozen = 0
-WHERE r.queue = :queue AND r.lane = ''
-    AND EXISTS (
-        SELECT 1 FROM json_each(:priorities) given JOIN json_each(:bounds) bound ON bound.key = given.key
-        WHERE given.value = r.priority AND r.run_at >= bound.value
-    )
-    AND (:tenant IS NULL OR r.tenant = :tenant)
-    AND (:organization IS NULL OR r.organization = :organization)
-    AND (:kinds IS NULL OR r.kind IN (SELECT value FROM json_each(:kinds)))
-    AND (NOT :wary OR r.error_code IS NOT 'WORKER_LOST')
-    AND NOT EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen')
-ORDER BY r.priority DESC, r.run_at, r.job_id
-LIMIT :limit;
-
--- name: ready_lost(queue, tenant, organization, kinds, limit) once
--- locks the ready rows it takes, skipping locked ones; only jobs whose last worker was lost, by an index of their own
-SELECT 'ready', r.job_id, r.tenant, 'queued', r.generation, r.attempt, r.attempts_max, r.epoch, r.run_at, NULL,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL, r.error_code, r.error_message, NULL, NULL,
-    j.organization, j.project, j.idempotency_key, j.subject, j.kind, j.kind_version, j.queue, j.priority, j.payload,
-    j.backoff_us, j.lease_us, j.scheduled_at, j.created_at, j.on_reconciled, j.on_declined, j.options, j.payload_digest,
-    j.operation_digest,
-    COALESCE(a.epoch, 1), COALESCE(a.frozen, 0),
-    EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen'), :now
-FROM tenure_ready r
-JOIN tenure_job j ON j.job_id = r.job_id
-JOIN tenure_authority a ON a.tenant = r.tenant AND a.epoch = r.epoch AND a.frozen = 0
-WHERE r.queue = :queue AND r.lane = '' AND r.error_code = 'WORKER_LOST'
-    AND (:tenant IS NULL OR r.tenant = :tenant)
-    AND (:organization IS NULL OR r.organization = :organization)
-    AND (:kinds IS NULL OR r.kind IN (SELECT value FROM json_each(:kinds)))
-    AND NOT EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen')
-ORDER BY r.priority DESC, r.run_at, r.job_id
-LIMIT :limit;
-
--- name: resting_front(queue, tenant, organization, kinds, limit) once
--- locks parked rows it takes, skipping locked ones; the single claim looks here too
-SELECT 'resting', r.job_id, r.tenant, 'queued', r.generation, r.attempt, r.attempts_max, r.epoch, r.run_at, NULL,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.parked,
-    NULL, r.error_code, r.error_message, NULL, NULL,
-    j.organization, j.project, j.idempotency_key, j.subject, j.kind, j.kind_version, j.queue, j.priority, j.payload,
-    j.backoff_us, j.lease_us, j.scheduled_at, j.created_at, j.on_reconciled, j.on_declined, j.options, j.payload_digest,
-    j.operation_digest,
-    COALESCE(a.epoch, 1), COALESCE(a.frozen, 0),
-    EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen'), :now
-FROM tenure_resting r
-JOIN tenure_job j ON j.job_id = r.job_id
-JOIN tenure_authority a ON a.tenant = r.tenant AND a.epoch = r.epoch AND a.frozen = 0
-WHERE r.status = 'queued' AND r.queue = :queue AND r.run_at <= :now
-    AND (:tenant IS NULL OR r.tenant = :tenant)
-    AND (:organization IS NULL OR r.organization = :organization)
-    AND (:kinds IS NULL OR r.kind IN (SELECT value FROM json_each(:kinds)))
-    AND NOT EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen')
-ORDER BY r.priority DESC, r.run_at, r.job_id
-LIMIT :limit;
-
--- name: deferred_due(limit) once
--- locks the deferred rows that are due, skipping locked ones
-SELECT job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message
-FROM tenure_deferred WHERE run_at <= :now ORDER BY run_at, job_id LIMIT :limit;
-
--- name: lease_expired(limit) once
--- locks nothing; leases that have ended; frozen ones stay as they are and must not use up the limit
-SELECT l.job_id FROM tenure_lease l
-WHERE l.expires_at - :now <= 0
-    AND NOT EXISTS (SELECT 1 FROM tenure_authority a WHERE a.tenant = l.tenant AND a.frozen = 1)
-    AND NOT EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen')
-ORDER BY l.job_id LIMIT :limit;
-
--- name: claim_insert(claim_id, worker_id, scope) once
--- writes claim
-INSERT INTO tenure_claim (claim_id, worker_id, scope, at) VALUES (:claim_id, :worker_id, :scope, :now);
-
--- name: claim_read(claim_id) once
--- locks nothing
-SELECT worker_id, scope FROM tenure_claim WHERE claim_id = :claim_id;
-
--- name: claim_leases(claim_id) once
--- locks nothing; the jobs a claim took that are still leased by it
-SELECT job_id FROM tenure_lease WHERE claim_id = :claim_id;
-
--- name: claim_prune(before) once
--- writes claim: forgets claims older than the given instant
-DELETE FROM tenure_claim WHERE at < :before;
-
--- name: announcement_save(worker_id, kinds, lifetime_us) once
--- writes announcement
-INSERT INTO tenure_announcement (worker_id, kinds, expires_at) VALUES (:worker_id, :kinds, :now + :lifetime_us)
-ON CONFLICT (worker_id) DO UPDATE SET kinds = excluded.kinds, expires_at = excluded.expires_at;
-
--- name: announcement_delete(worker_id) once
--- writes announcement
-DELETE FROM tenure_announcement WHERE worker_id = :worker_id OR expires_at <= :now;
-
--- name: ready_unclaimable(queue, limit) once
--- locks, of the rows at the front of a queue, those that no live worker knows or that are held, skipping locked ones
-SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.lane, r.priority, r.run_at, r.generation, r.attempt,
-    r.attempts_max, r.epoch, r.error_code, r.error_message,
-    CASE WHEN r.known THEN 'held' ELSE 'unannounced' END
-FROM (
-    SELECT f.*, EXISTS (
-        SELECT 1 FROM tenure_announcement n, json_each(n.kinds) k WHERE n.expires_at > :now AND k.value = f.kind
-    ) AS known
-    FROM (
-        SELECT * FROM tenure_ready WHERE queue = :queue AND lane = '' ORDER BY priority DESC, run_at, job_id LIMIT :limit
-    ) f
-) r
-WHERE NOT r.known
-OR NOT EXISTS (
-    SELECT 1 FROM tenure_authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND a.frozen = 0
-);
-
--- name: resting_claimable(limit) once
--- locks parked rows that a live worker knows and that are not held, skipping locked ones
-SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.lane, r.priority, r.run_at, r.generation, r.attempt,
-    r.attempts_max, r.epoch, r.error_code, r.error_message
-FROM tenure_resting r
-WHERE r.status = 'queued'
-AND r.kind IN (SELECT k.value FROM tenure_announcement n, json_each(n.kinds) k WHERE n.expires_at > :now)
-AND EXISTS (
-    SELECT 1 FROM tenure_authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND a.frozen = 0
-)
-LIMIT :limit;
 
 -- name: effect_read(job_id) each
 -- locks nothing: an effect is written only under its job's place
