@@ -2,17 +2,27 @@
 The floor: the bare drivers writing the same rows, with no rules, no records and no checks.
 
 What is compared is what a person would write by hand for this one purpose: prepared rows, one transaction a batch.
+
+    python -m bench.raw cycle URL --jobs 10000     also bulk, single
+
+The schema must be there already; `python -m bench` and the comparisons see to that.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
+import json
 import sqlite3
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-BATCH = 100
+from bench.store import SQLITE, is_postgres
+
+BATCH, CONNECTIONS, BULK = 100, 4, 1000
 
 _JOB = (
     "job_id, tenant, organization, project, idempotency_key, kind, kind_version, queue, priority, payload, "
@@ -94,6 +104,7 @@ class RawPostgres:
     def __init__(self, url: str) -> None:
         import psycopg  # noqa: PLC0415 - an extra
 
+        self._url = url
         self._connection = psycopg.connect(url, autocommit=True)
 
     def enqueue(self, jobs: int, each: int) -> float:
@@ -108,43 +119,65 @@ class RawPostgres:
         return time.perf_counter() - start
 
     def _write(self, table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        names = columns.split(", ")
-        arrays = ", ".join(f"%b::{_TYPES.get(name, 'text')}[]" for name in names)
-        picked = ", ".join(f"{name}::json" if name in _JSON else name for name in names)
-        self._connection.execute(
-            # Names of this file, nothing from outside.
-            f"INSERT INTO tenure.{table} ({columns}) SELECT {picked} FROM unnest({arrays}) AS given ({columns})",  # noqa: S608
-            [list(column) for column in zip(*rows, strict=True)],
-            prepare=True,
-        )
+        self._connection.execute(*_insert_many(table, columns, rows), prepare=True)
 
     def drain(self) -> tuple[int, float]:
-        """See `RawSqlite.drain`."""
-        run, done, start = self._connection, 0, time.perf_counter()
-        while True:
-            with run.transaction():
-                rows = run.execute(
-                    "SELECT job_id::text, run_at FROM tenure.ready WHERE queue = 'default' AND lane = '' "
-                    "ORDER BY priority DESC, run_at, job_id LIMIT %s FOR UPDATE SKIP LOCKED",
-                    (BATCH,),
-                    prepare=True,
-                ).fetchall()
-                if not rows:
-                    return done, time.perf_counter() - start
-                ids, claim = [r[0] for r in rows], str(uuid4())
-                with run.pipeline():
-                    run.execute("DELETE FROM tenure.ready WHERE job_id = ANY(%b::uuid[])", (ids,), prepare=True)
-                    self._write("lease", _LEASE, [_lease_row(r[0], r[1], claim, str(uuid4())) for r in rows])
-                    self._write("event", _EVENT, [_event_row(r[0], "claimed", "running", claim) for r in rows])
-            with run.pipeline(), run.transaction():
-                run.execute("DELETE FROM tenure.lease WHERE job_id = ANY(%b::uuid[])", (ids,), prepare=True)
-                self._write("outcome", _OUTCOME, [_outcome_row(r[0], r[1]) for r in rows])
-                self._write("event", _EVENT, [_event_row(r[0], "completed", "completed", claim) for r in rows])
-            done += len(rows)
+        """See `RawSqlite.drain`; on four connections of one event loop, which the server's two cores can take."""
+        return asyncio.run(self._drain())
+
+    async def _drain(self) -> tuple[int, float]:
+        import psycopg  # noqa: PLC0415 - an extra
+
+        connections = [await psycopg.AsyncConnection.connect(self._url, autocommit=True) for _ in range(CONNECTIONS)]
+        start = time.perf_counter()
+        done = await asyncio.gather(*(_claim_and_complete(connection) for connection in connections))
+        seconds = time.perf_counter() - start
+        for connection in connections:
+            await connection.close()
+        return sum(done), seconds
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+async def _claim_and_complete(run: Any) -> int:
+    done = 0
+    while True:
+        async with run.transaction():
+            found = await run.execute(_FRONT, (BATCH,), prepare=True)
+            rows = await found.fetchall()
+            if not rows:
+                return done
+            ids, claim = [r[0] for r in rows], str(uuid4())
+            leases = [_lease_row(r[0], r[1], claim, str(uuid4())) for r in rows]
+            claimed = [_event_row(r[0], "claimed", "running", claim) for r in rows]
+            async with run.pipeline():
+                await run.execute("DELETE FROM tenure.ready WHERE job_id = ANY(%b::uuid[])", (ids,), prepare=True)
+                await run.execute(*_insert_many("lease", _LEASE, leases), prepare=True)
+                await run.execute(*_insert_many("event", _EVENT, claimed), prepare=True)
+        outcomes = [_outcome_row(r[0], r[1]) for r in rows]
+        completed = [_event_row(r[0], "completed", "completed", claim) for r in rows]
+        async with run.pipeline(), run.transaction():
+            await run.execute("DELETE FROM tenure.lease WHERE job_id = ANY(%b::uuid[])", (ids,), prepare=True)
+            await run.execute(*_insert_many("outcome", _OUTCOME, outcomes), prepare=True)
+            await run.execute(*_insert_many("event", _EVENT, completed), prepare=True)
+        done += len(rows)
+
+
+_FRONT = (
+    "SELECT job_id::text, run_at FROM tenure.ready WHERE queue = 'default' AND lane = '' "
+    "ORDER BY priority DESC, run_at, job_id LIMIT %s FOR UPDATE SKIP LOCKED"
+)
+
+
+def _insert_many(table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> tuple[str, list[list[Any]]]:
+    names = columns.split(", ")
+    arrays = ", ".join(f"%b::{_TYPES.get(name, 'text')}[]" for name in names)
+    picked = ", ".join(f"{name}::json" if name in _JSON else name for name in names)
+    # Names of this file, nothing from outside.
+    statement = f"INSERT INTO tenure.{table} ({columns}) SELECT {picked} FROM unnest({arrays}) AS given ({columns})"  # noqa: S608
+    return statement, [list(column) for column in zip(*rows, strict=True)]
 
 
 _BIG = {
@@ -205,3 +238,24 @@ def _outcome_row(job_id: str, run_at: int) -> tuple[Any, ...]:
 
 def _event_row(job_id: str, name: str, status: str, command: str) -> tuple[Any, ...]:
     return (job_id, "raw", name, _now(), 1, status, '{"worker":"raw","attempt":1}', command)
+
+
+def main() -> None:
+    """Measure one thing and print one JSON line, as `bench.protocol` does for a system."""
+    parser = argparse.ArgumentParser(prog="python -m bench.raw")
+    parser.add_argument("work", choices=("cycle", "bulk", "single"))
+    parser.add_argument("url")
+    parser.add_argument("--jobs", type=int, default=1000)
+    given = parser.parse_args()
+    raw = RawPostgres(given.url) if is_postgres(given.url) else RawSqlite(given.url.removeprefix(SQLITE))
+    seconds = raw.enqueue(given.jobs, 1 if given.work == "single" else BULK)
+    if given.work == "cycle":
+        done, seconds = raw.drain()
+        assert done == given.jobs
+    raw.close()
+    found = {"system": "bench.raw", "work": given.work, "jobs": given.jobs, "seconds": seconds}
+    sys.stdout.write(json.dumps({**found, "rate": given.jobs / seconds}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
