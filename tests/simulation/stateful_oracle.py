@@ -442,7 +442,9 @@ class Oracle:
 
 def guess(answer: object) -> Evidence:
     """Give what a look-up's answer counts as: one that raises is no answer."""
-    return NoAnswer(type(answer).__name__) if isinstance(answer, Exception) else answer  # type: ignore[return-value]
+    if isinstance(answer, Exception):
+        return NoAnswer(f"the look-up raised {type(answer).__name__}")
+    return answer  # type: ignore[return-value]
 
 
 def instants(oracle: Oracle) -> Sequence[datetime]:
