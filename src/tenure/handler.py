@@ -35,6 +35,8 @@ from tenure.flows.drive import run_flow, run_flow_async
 from tenure.flows.effect import Performed, perform
 from tenure.kinds import AwaitingContext, BlockingContext, Kind
 from tenure.procedures import hold
+from tenure.procedures.claim import Claim
+from tenure.procedures.claim_batch import Claimed
 from tenure.procedures.publish import close_publish, find_publish, open_publish
 from tenure.rules import moves
 from tenure.rules.digest import request_digest
@@ -117,6 +119,7 @@ class Attempt:
     One claim of one job while a worker has it; shared by the handler, the heartbeat and the worker.
 
     Attributes:
+        claim: What the claim gave: the job, and the lease as it was then.
         lease: As of the last renewal.
         sent: Monotonic seconds when the claim or the last renewal was sent.
         stop: Why the handler must stop; set once.
@@ -126,16 +129,24 @@ class Attempt:
         told: Which failure of it was logged last.
     """
 
-    job: Job
-    lease: Lease
+    claim: Claim | Claimed
     kind: Kind
     sent: float
+    lease: Lease = field(init=False)
     progress: str | None = None
     progressed: float = field(default_factory=time.monotonic)
     stop: Stop | None = None
     started: float | None = None
     ended: bool = False
     told: tuple[str, str | None] | None = None
+
+    def __post_init__(self) -> None:
+        self.lease = self.claim.lease
+
+    @property
+    def job(self) -> Job:
+        """The job as it was claimed."""
+        return self.claim.job
 
     def halt(self, code: str, message: str) -> None:
         """Ask the handler to stop; the first reason stands."""
@@ -482,7 +493,7 @@ def _seen(task: asyncio.Future[Any]) -> None:
 
 def returning(attempt: Attempt, result: Any) -> hold.Ask:
     """What is written when the handler returned."""
-    return hold.completing(attempt.lease, result, tenant=attempt.job.tenant)
+    return hold.completing(attempt.lease, result, tenant=attempt.claim.tenant)
 
 
 def ending(attempt: Attempt, error: BaseException) -> hold.Ask | None:

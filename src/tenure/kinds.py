@@ -22,7 +22,7 @@ from tenure.errors import Invalid, echo
 from tenure.rules.creation import check_text
 from tenure.rules.envelope import EXECUTION_KEY, GOVERNANCE_KEY
 from tenure.rules.job import DEFAULT_OPTIONS, Options
-from tenure.rules.payload import clean_text, encode
+from tenure.rules.payload import clean_text, encode_again
 
 Handler = Callable[..., Any]
 
@@ -37,6 +37,7 @@ class Kind:
     A registered handler and what its jobs are created with.
 
     Attributes:
+        takes_any: The payload is a dict that no model checks.
         timeout: How long the handler may run; None only where it was written out.
         progress_timeout: Without a call of `ctx.progress` for this long the attempt is timed out.
     """
@@ -47,6 +48,7 @@ class Kind:
     payload: TypeAdapter[Any]
     result: TypeAdapter[Any] | None
     is_async: bool
+    takes_any: bool = False
     queue: str = "default"
     priority: int = 0
     max_attempts: int = 3
@@ -81,8 +83,10 @@ class Kind:
     def decode(self, payload: Mapping[str, Any]) -> Any:
         """Build what the handler gets from a stored payload; raises Invalid like `encode`."""
         plain = {key: value for key, value in payload.items() if key not in {EXECUTION_KEY, GOVERNANCE_KEY}}
+        if self.takes_any:
+            return plain
         try:
-            return self.payload.validate_json(encode(plain))
+            return self.payload.validate_json(encode_again(plain))
         except ValidationError as problem:
             raise Invalid(f"payload of kind {echo(self.name)}: {_fields(problem)}", code="PAYLOAD_INVALID") from None
         except Exception as problem:  # noqa: BLE001 - a validator of the user's may raise anything, now and next time
@@ -92,6 +96,8 @@ class Kind:
 
     def jsonable(self, result: Any) -> Any:
         """Turn a handler's result into a JSON value where its types allow; others are left for the store to refuse."""
+        if result is None and self.result is None:
+            return None
         if holds_iterator(result):
             return result
         try:
@@ -170,6 +176,7 @@ def declare(
         payload=_adapter(hints.get(payload, dict[str, Any]), "payload", name),
         result=None if result in {Any, type(None)} else _adapter(result, "result", name),
         is_async=is_async,
+        takes_any=hints.get(payload, dict) in (dict, dict[str, Any]),
         options=Options(
             retry_timeouts=retry_timeouts,
             recovery_window=recovery_window,

@@ -111,7 +111,7 @@ class Hand:
     def perform(self, claim: Claim) -> hold.Ask | None:
         """Run the handler of a claim and give what is to be written."""
         kind = self.app.registry.find(claim.job.kind)
-        attempt = Attempt(claim.job, claim.lease, kind, sent=time.monotonic())
+        attempt = Attempt(claim, kind, sent=time.monotonic())
         payload = kind.decode(claim.job.payload)
         try:
             if kind.is_async:

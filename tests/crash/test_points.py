@@ -59,7 +59,9 @@ def test_every_procedure_that_writes_has_its_points_and_no_reader_has() -> None:
     made: dict[str, bool] = {}
     for path in SRC.joinpath("procedures").glob("*.py"):
         for node in parsed(path).body:
-            if isinstance(node, ast.FunctionDef) and any("procedure" in ast.unparse(m) for m in node.decorator_list):
+            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+                continue  # a private one only hands on what a public one says
+            if any("procedure" in ast.unparse(m) for m in node.decorator_list):
                 made[node.name] = any("reads=True" in ast.unparse(m) for m in node.decorator_list)
     assert sum(made.values()) >= 5
     assert {name for name, reads in made.items() if not reads} == {

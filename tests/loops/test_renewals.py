@@ -249,7 +249,7 @@ def attempts(app: Tenure, *jobs: Job, kind: Any = None) -> list[Attempt]:
     sent = time.monotonic()
     taken = app.store.run(claim("w", limit=len(jobs), start=True))
     assert len(taken) == len(jobs)
-    return [Attempt(one.job, one.lease, kind or declare(one.job.kind, quick), sent) for one in taken]
+    return [Attempt(one, kind or declare(one.job.kind, quick), sent) for one in taken]
 
 
 def test_renewals_are_one_batch_at_most_a_third_of_the_lease_apart(sqlite_url: str) -> None:

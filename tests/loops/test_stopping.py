@@ -290,7 +290,7 @@ def write(app: Tenure, jobs: list[Job], ask: Any, fail: Any = None) -> tuple[Fla
         supervise.follow(pulse, outcomes.step)
         kind = declare("k", quick)
         for one in taken:
-            outcomes.add(Attempt(one.job, one.lease, kind, time.monotonic()), ask(one))
+            outcomes.add(Attempt(one, kind, time.monotonic()), ask(one))
         async with asyncio.timeout(20):
             await outcomes.drained()
         await supervise.end()

@@ -113,7 +113,7 @@ class Attempts:
                 self._tell(running, hold.releasing(attempt.lease, _STOPPING))
                 continue
             key = attempt.lease.attempt_id
-            if attempt.job.error_code == WORKER_LOST:
+            if attempt.claim.error_code == WORKER_LOST:
                 self._watched[key] = attempt
             self._running[key] = running
             self._none.clear()
@@ -263,10 +263,11 @@ async def run_handler(
     Raises:
         Whatever the handler raises; `ending` turns it into what is written.
     """
-    kind, job = attempt.kind, attempt.job
-    if job.unreadable is not None:
-        raise Permanent(f"the stored payload cannot be read: {job.unreadable}", code="UNREADABLE_PAYLOAD")
-    payload = kind.decode(job.payload)
+    kind = attempt.kind
+    document, unreadable = attempt.claim.document
+    if unreadable is not None:
+        raise Permanent(f"the stored payload cannot be read: {unreadable}", code="UNREADABLE_PAYLOAD")
+    payload = kind.decode(document)
     try:
         if kind.is_async:
             result = await kind.function(AsyncContext(attempt, runtime), payload)

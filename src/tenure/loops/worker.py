@@ -413,7 +413,7 @@ class Worker:
             attempts.return_unstarted()
         if taken.claims:
             kinds, sent = self._kinds, self._asked_at
-            attempts.begin([Attempt(one.job, one.lease, kinds[one.job.kind], sent) for one in taken.claims])
+            attempts.begin([Attempt(one, kinds[one.kind], sent) for one in taken.claims])
         return bool(taken.claims)
 
     def _ask(self, attempts: Attempts, free: int) -> Procedure[Taken]:

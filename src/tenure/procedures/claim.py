@@ -36,6 +36,26 @@ class Claim:
     job: Job
     lease: Lease
 
+    @property
+    def tenant(self) -> str:
+        """Of the job."""
+        return self.job.tenant
+
+    @property
+    def kind(self) -> str:
+        """Of the job."""
+        return self.job.kind
+
+    @property
+    def error_code(self) -> str | None:
+        """Of the job."""
+        return self.job.error_code
+
+    @property
+    def document(self) -> tuple[Mapping[str, Any], str | None]:
+        """The payload as it was stored, and why it cannot be read."""
+        return self.job.payload, self.job.unreadable
+
 
 @procedure
 def claim(

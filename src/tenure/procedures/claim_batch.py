@@ -15,14 +15,16 @@ about as much processor time as everything else it does for a job that does noth
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from tenure.procedures.claim import PROMOTE_MAX, Claim, check_claim, grant, promote_rows, still_held
-from tenure.procedures.records import effects_by_job, identity, placed, span, with_effects
+from tenure.procedures.records import document_of, effects_by_job, identity, lease_of, placed, span
+from tenure.rules.effect import Effect
+from tenure.rules.job import Job
 from tenure.rules.lease import check_duration
 from tenure.yields import FRESH, Command, Each, Row, Script, Statement, procedure
 
@@ -41,6 +43,41 @@ class Entry:
 Cursor: TypeAlias = tuple[Entry, ...]
 
 
+class Claimed:
+    """
+    A claim as the database gave it: the whole record is made of the row only where somebody asks for it.
+
+    Most handlers look at nothing but their payload, and a record of more than forty fields costs as much as all else
+    that Python does for such a job.
+
+    Attributes:
+        tenant, kind, error_code: Of the job.
+    """
+
+    __slots__ = ("_effects", "_job", "_row", "error_code", "kind", "lease", "tenant")
+
+    def __init__(self, row: Row, effects: tuple[Effect, ...] = ()) -> None:
+        self._row = row
+        self._effects = effects
+        self._job: Job | None = None
+        self.tenant: str = row[2]
+        self.kind: str = row[27]
+        self.error_code: str | None = row[19]
+        self.lease = lease_of(row)
+
+    @property
+    def job(self) -> Job:
+        """The job as it was claimed."""
+        if self._job is None:
+            self._job = placed(self._row, self._effects).job
+        return self._job
+
+    @property
+    def document(self) -> tuple[Mapping[str, Any], str | None]:
+        """See `Claim.document`."""
+        return document_of(self._row)
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
     """
@@ -50,7 +87,7 @@ class Taken:
         cursor: For the next claim; None where the next one should look anew, because this one came back short.
     """
 
-    claims: list[Claim]
+    claims: list[Claim | Claimed]
     cursor: Cursor | None = None
 
     @property
@@ -92,13 +129,13 @@ def claim_batch(
         # An earlier run of this very call may have committed: its leases carry the call's own id.
         leased = yield Statement("claim_leases", {"claim_id": command.id})
         if leased:
-            return Taken((yield from still_held(leased)))
-    claims: list[Claim] = []
+            return Taken([*(yield from still_held(leased))])
+    claims: list[Claim | Claimed] = []
     scope: dict[str, Any] = {"tenant": tenant, "organization": organization, "kinds": list(kinds)}
     if cursor is None:
         rows, cursor = yield from _look(queues, scope, min(lost, limit))
         if rows:
-            claims = yield from grant(rows, worker_id, start=True, duration=lease_duration, command=command)
+            claims += yield from grant(rows, worker_id, start=True, duration=lease_duration, command=command)
     wanted = limit - len(claims)
     if cursor and wanted:
         fixed = (
@@ -145,18 +182,13 @@ def _ordered(entries: list[Entry], queues: Sequence[str] | None) -> Cursor:
     return tuple(sorted(served, key=lambda entry: (places[entry.queue], -entry.priority, entry.run_at)))
 
 
-def _claims(rows: list[Row]) -> Script[list[Claim]]:
-    jobs = [placed(row).job for row in rows]
+def _claims(rows: list[Row]) -> Script[list[Claimed]]:
     # A job of the first generation was never claimed before and has no effects.
-    again = [(job.id,) for job in jobs if job.generation > 1]
-    if again:
-        effects = effects_by_job((yield Each("effect_read", again)))
-        jobs = [with_effects(job, effects.get(job.id, ())) for job in jobs]
-    claims = []
-    for job in jobs:
-        assert job.lease is not None
-        claims.append(Claim(job, job.lease))
-    return claims
+    again = [(row[1],) for row in rows if row[4] > 1]
+    if not again:
+        return [Claimed(row) for row in rows]
+    effects = effects_by_job((yield Each("effect_read", again)))
+    return [Claimed(row, effects.get(identity(row[1]), ())) for row in rows]
 
 
 def _moved_on(cursor: Cursor, rows: list[Row]) -> Cursor:

@@ -103,9 +103,9 @@ def placed(row: Row, effects: tuple[Effect, ...] = (), escalation: tuple[int, st
         epoch,
         run_at,
         worker_id,
-        attempt_id,
-        expires_at,
-        lease_us,
+        _,
+        _,
+        _,
         claimed_at,
         cancel_requested_at,
         cancel_reason,
@@ -140,11 +140,7 @@ def placed(row: Row, effects: tuple[Effect, ...] = (), escalation: tuple[int, st
         now,
     ) = row
     job_id = identity(job_id)
-    lease = None
-    if worker_id is not None:
-        lease = Lease(
-            job_id, worker_id, identity(attempt_id), generation, instant(expires_at), timedelta(microseconds=lease_us)
-        )
+    lease = None if worker_id is None else lease_of(row)
     document, unreadable = _payload(payload)
     job = Job(
         id=job_id,
@@ -190,6 +186,16 @@ def placed(row: Row, effects: tuple[Effect, ...] = (), escalation: tuple[int, st
         authority=Authority(current_epoch, bool(tenant_frozen), bool(database_frozen)),
     )
     return Placed(job, place, instant(now), maybe_identity(published))
+
+
+def lease_of(row: Row) -> Lease:
+    """Build the lease of a place row that has one."""
+    return Lease(identity(row[1]), row[9], identity(row[10]), row[4], instant(row[11]), timedelta(microseconds=row[12]))
+
+
+def document_of(row: Row) -> tuple[dict[str, Any], str | None]:
+    """Read the payload of a place row: the document, and why it cannot be read."""
+    return _payload(row[31])
 
 
 def _payload(text: str) -> tuple[dict[str, Any], str | None]:

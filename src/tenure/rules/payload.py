@@ -101,6 +101,14 @@ def encode(value: Json, *, max_bytes: int | None = PAYLOAD_BYTES_MAX) -> str:
     return text
 
 
+def encode_again(value: Json) -> str:
+    """Write what `decode` gave: it was tested when it was stored, so only its long integers need care."""
+    try:
+        return _write_json(value)
+    except ValueError:
+        return encode(value, max_bytes=None)
+
+
 def decode(text: str | bytes) -> Json:
     """
     Read a stored text back.
