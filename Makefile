@@ -2,7 +2,7 @@
 # `make test TESTS=tests/rules ARGS="-k lease"` runs a part; `make PYTHON=python3.13 test` chooses the interpreter.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix contract simulate crash bench docs nightly build clean setup
+.PHONY: help demo test check fix contract simulate crash bench bench-peers bench-long docs nightly build clean setup
 
 PY := .venv/bin/python
 # One seed for every run of a change, so that a red test is red again; `make nightly` takes a new one and prints it.
@@ -12,7 +12,7 @@ TESTS ?= tests
 PYTEST = $(PY) -m pytest -n logical --dist worksteal -p no:cacheprovider --randomly-seed=$(SEED)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## kill a worker after the provider accepted, and see one email
 	.venv/bin/tenure demo $(ARGS)
@@ -39,8 +39,16 @@ simulate: setup ## many workers, virtual time, a faulty provider, one seed
 crash: setup ## every flow cut at every place where a process can die
 	$(PYTEST) $(ARGS) tests/crash
 
-bench: setup ## measure on this machine
+bench: setup ## measure on this machine, beside the bare driver
 	$(PY) -m bench $(ARGS)
+
+bench-peers: setup ## measure beside other systems, in environments of their own
+	# One that cannot be installed has that as its result; the others are measured.
+	-$(PY) -m bench.peers.install
+	$(PY) -m bench.compare $(ARGS)
+
+bench-long: setup ## measure with many rows, under a pinned snapshot, over time
+	$(PY) -m bench.long $(ARGS)
 
 docs: setup ## write the generated reference pages
 	$(PY) docs/generate.py $(ARGS)

@@ -187,12 +187,12 @@ def cycle(to: argparse.Namespace) -> dict[str, Any]:
 def idle(to: argparse.Namespace) -> dict[str, Any]:
     """Let a worker find nothing, `--jobs` seconds long."""
     setup(to.url)
-    with protocol.crew(ADAPTER, to.url, 1, NOOP) as (_, go, end):
-        go()
+    with protocol.crew(ADAPTER, to.url, 1, NOOP) as workers:
+        workers.go()
         start = time.monotonic()
         wait_for(lambda: time.monotonic() - start >= to.jobs, "the time", to.jobs + 60, pause=0.5)
         lasted = time.monotonic() - start
-        report = end()[0]
+        report = workers.end()[0]
     return {"seconds": lasted, "core_percent": report["cpu_s"] / lasted * 100, "peak_mb": report["peak_mb"]}
 
 

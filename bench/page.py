@@ -35,22 +35,23 @@ make bench-long
 ```
 
 Every figure is the median of {rounds} rounds, with the smallest and the largest beside it; ours and the others were
-measured in turns, each in a fresh database with the durability settings below. A run counts only if each job ran in one
-handler, once, and the database says that it is finished; of our own jobs the trail is checked too. A drain lasts from the
-first handler's start to the moment when no job is unfinished. `raw` is the bare driver, which writes the rows that we
-write and checks nothing: the floor of the same run, not a queue.
+measured in turns, each in a fresh database with the durability settings below. A run counts only if each job ran in
+one handler, once, and the database says that it is finished; of our own jobs the trail is checked too. A drain lasts
+from the first handler's start to the moment when no job is unfinished; a pick-up begins when the enqueuing client knows
+of its commit. Our jobs always have idempotency keys; the others are faster without and are given none where they can do
+without. `raw` is the bare driver, which writes the rows that we write and checks nothing: the floor of the same run,
+not a queue.
 
-Figures depend on the machine and on what else it did; the ratios are what to compare. The others do less than we do; what
-they leave out is said [below](#what-the-others-do-not-do).
+Figures depend on the machine and on what else it did; the ratios are what to compare. The others do less than we do;
+what they leave out is said [below](#what-the-others-do-not-do).
 """
 
 
 def page(head: Line, lines: Sequence[Line], long: Sequence[Long] = ()) -> str:
     """Make the text of the page."""
+    measured = [row for row in ROWS if any(line["row"] == row.name for line in lines)]
     parts = [_INTRODUCTION.format(rounds=head.get("rounds", "?")), _where(head)]
-    for row in ROWS:
-        if any(line["row"] == row.name for line in lines):
-            parts.append(_section(row, lines))
+    parts += [_section(row, lines) for row in measured]
     if long:
         parts.append("## Long runs\n\n" + describe_long(long))
     parts.append("## What the others do not do\n\n" + "\n\n".join(_said_of_peers()))
@@ -126,7 +127,7 @@ def _said_of_peers() -> Iterator[str]:
         said = ast.get_docstring(ast.parse((PEERS / f"{name}.py").read_text(encoding="utf-8")))
         assert said is not None, f"{name} says nothing about itself"
         yield "**" + said.replace("\n\n", "**\n\n", 1)
-    yield f"**{RAW}: the bare driver.**\n\nNo keys are looked up, no digests made, nothing is checked or leased to anybody."
+    yield f"**{RAW}: the bare driver.**\n\nNo key is looked up, no digest made, nothing checked or leased to anybody."
 
 
 def main() -> None:

@@ -116,14 +116,15 @@ def drain(adapter: Adapter, url: str, jobs: int, processes: int, mode: str = NOO
     eye = Eye(url, adapter.prefixes)
     eye.settle()
     commits = eye.commits()
-    with crew(adapter, url, processes, mode) as (board, go, end):
+    with crew(adapter, url, processes, mode) as workers:
+        board = workers.board
         wal = eye.wal()
-        go()
+        workers.go()
         wait_for(lambda: board.total() >= jobs, f"{jobs} handlers", PATIENCE)
         wait_for(lambda: eye.row(adapter.left)[0] == 0, "the last outcomes", PATIENCE, pause=0.002)
         finished = time.monotonic_ns()
         written = eye.wal()
-        reports = end()
+        reports = workers.end()
     verify(adapter, eye, jobs, mode, reports)
     committed = eye.commits()
     eye.close()
@@ -184,8 +185,9 @@ def pickup(adapter: Adapter, url: str, jobs: int) -> dict[str, Any]:
     adapter.setup(url)
     chance = random.Random(1)  # noqa: S311 - spreads the samples
     delays: list[float] = []
-    with crew(adapter, url, 1, NOOP) as (board, go, end):
-        go()
+    with crew(adapter, url, 1, NOOP) as workers:
+        board = workers.board
+        workers.go()
         with adapter.producer(url, NOOP) as producer:
             for number in range(WARM_UP + jobs):
                 time.sleep(chance.uniform(*PAUSES))
@@ -194,7 +196,7 @@ def pickup(adapter: Adapter, url: str, jobs: int) -> dict[str, Any]:
                 delays.append((board.last() - committed) / 1e6)
         eye = Eye(url, adapter.prefixes)
         wait_for(lambda: eye.row(adapter.left)[0] == 0, "the last outcome", PATIENCE)
-        reports = end()
+        reports = workers.end()
     verify(adapter, eye, WARM_UP + jobs, NOOP, reports)
     eye.close()
     measured = delays[WARM_UP:]
@@ -214,15 +216,46 @@ def percentile(values: Sequence[float], percent: int) -> float:
 # --- workers ----------------------------------------------------------------------------------------------------------
 
 
+class Crew:
+    """
+    Worker processes that are ready.
+
+    Attributes:
+        board: What they run, as it happens.
+    """
+
+    def __init__(self, board: Board, running: Sequence[subprocess.Popen[str]]) -> None:
+        self.board = board
+        self._running = running
+
+    @property
+    def pids(self) -> list[int]:
+        """Their process ids."""
+        return [one.pid for one in self._running]
+
+    def go(self) -> None:
+        """Let them begin together."""
+        for one in self._running:
+            assert one.stdin is not None
+            one.stdin.write("go\n")
+            one.stdin.flush()
+
+    def end(self) -> list[dict[str, Any]]:
+        """End them, and give what each ran and used."""
+        reports = []
+        for one in self._running:
+            out, _ = one.communicate(timeout=60)
+            reports.append(json.loads(out.splitlines()[-1]))
+        return reports
+
+
 @contextmanager
-def crew(
-    adapter: Adapter, url: str, processes: int, mode: str, extra: Sequence[str] = ()
-) -> Iterator[tuple[Board, Callable[[], None], Callable[[], list[dict[str, Any]]]]]:
-    """Give worker processes that are ready: the board of what they run, the word to begin, and the word to end."""
+def crew(adapter: Adapter, url: str, processes: int, mode: str) -> Iterator[Crew]:
+    """Give worker processes; none of them outlives the block."""
     with tempfile.TemporaryDirectory(prefix="tenure-bench-") as folder:
         path = Path(folder) / "tally"
         board = Board(path)
-        command = [sys.executable, "-m", adapter.module, "serve", url, "--mode", mode, "--tally", str(path), *extra]
+        command = [sys.executable, "-m", adapter.module, "serve", url, "--mode", mode, "--tally", str(path)]
         running = [
             subprocess.Popen(
                 [*command, "--slot", str(slot)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -233,7 +266,7 @@ def crew(
             for one in running:
                 assert one.stdout is not None
                 assert one.stdout.readline() == "ready\n", "a worker did not start"
-            yield board, lambda: _go(running), lambda: [_end(one) for one in running]
+            yield Crew(board, running)
         finally:
             for one in running:
                 with suppress(ProcessLookupError):
@@ -242,19 +275,6 @@ def crew(
                 for stream in (one.stdin, one.stdout):
                     if stream is not None:
                         stream.close()
-
-
-def _go(running: Sequence[subprocess.Popen[str]]) -> None:
-    for one in running:
-        assert one.stdin is not None
-        one.stdin.write("go\n")
-        one.stdin.flush()
-
-
-def _end(one: subprocess.Popen[str]) -> dict[str, Any]:
-    out, _ = one.communicate(timeout=60)
-    report: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return report
 
 
 def serve(adapter: Adapter, url: str, mode: str, tally: Tally) -> None:

@@ -2,8 +2,8 @@
 Chancy 0.26.0 with its asyncio executor and notifications on.
 
 It has a fence like ours: an update must name the claim that is current. It has no trail (one row per job with its
-newest state) and no record of outside acts, and its finished jobs are written in batches once a second, so that those of a
-worker killed before that run again.
+newest state) and no record of outside acts, and its finished jobs are written in batches once a second, so that those
+of a worker killed before that run again.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def producer(url: str, mode: str) -> Iterator[Producer]:
 
 def _job(number: int) -> object:
     # The worker finds the function by its import path, which is __main__ in both processes.
-    return noop.job.with_kwargs(n=number).with_unique_key(f"key-{number}")
+    return noop.job.with_kwargs(n=number)
 
 
 def work(url: str, mode: str, tally: Tally, stop: Stop) -> None:

@@ -1,9 +1,9 @@
 """
 Oban for Python 0.7.0 (needs Python 3.12), with uvloop as its own command line does.
 
-Beside us it has no fence (an acknowledgement names the job's id alone, however late), no trail (one row per job with its
-newest state), no record of outside acts and, without the paid add-on, no unique jobs, no bulk acknowledgement and no accurate rescue: what was running when a worker died is retried
-after a time, whatever it may have done.
+Beside us it has no fence (an acknowledgement names the job's id alone, however late), no trail (one row per job with
+its newest state), no record of outside acts and, without the paid add-on, no unique jobs, no bulk acknowledgement and
+no accurate rescue: what was running when a worker died is retried after a time, whatever it may have done.
 """
 
 from __future__ import annotations
