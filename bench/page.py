@@ -78,7 +78,10 @@ def _where(head: Line) -> str:
 
 def _section(row: Row, lines: Sequence[Line]) -> str:
     ours = spread(of_row(lines, row.name, OURS), row.measure)
+    jobs = sorted({line["jobs"] for line in of_row(lines, row.name, OURS) if "jobs" in line})
     text = [f"## {row.number}: {row.title}", ""]
+    if jobs:
+        text += [f"{' and '.join(f'{one:,}' for one in jobs)} jobs, {row.database}.", ""]
     if ours is not None:
         text += [f"![{row.number}](performance/{row.name}.svg)", ""]
     text += [

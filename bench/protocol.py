@@ -284,7 +284,7 @@ def serve(adapter: Adapter, url: str, mode: str, tally: Tally) -> None:
     def report() -> None:
         after = resource.getrusage(resource.RUSAGE_SELF)
         used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        said = {"ran": tally.ran, "peak_mb": after.ru_maxrss / 1024, "cpu_s": used}
+        said = {"ran": tally.ran.tolist(), "peak_mb": after.ru_maxrss / 1024, "cpu_s": used}
         sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()
 

@@ -48,6 +48,7 @@ def test_percentiles_are_values_that_were_seen(percent: int, value: int) -> None
 def test_medians_ranges_and_ratios_are_on_the_page() -> None:
     text = page(HEAD, LINES)
     section = text.split("## P1:")[1].split("\n## ")[0]
+    assert line_of(section, "10,000 ") == "10,000 jobs, postgresql."
     assert line_of(section, "| ours ") == "| ours | 12,000 | 11,000 to 13,000 |  |  |"
     assert line_of(section, "| pgqueuer ") == "| pgqueuer | 8,000 | 7,000 to 9,000 | 1.50 x | 1.3 x, reached |"
     raw = line_of(section, "| raw ")
