@@ -10,6 +10,7 @@ How a store answers:
     rows = yield Statement("clock")                     # list of tuples
     rows = yield Each("lease_delete", [(id, 3), ...])   # one execution per row, or one set-wise statement
     a, b = yield [Statement(...), Each(...)]            # in this order, in one round trip where the database can
+    yield Last([...])                                   # the same, and perhaps the commit with it
 
 The value a procedure returns is the value `store.run` returns, after the commit. A procedure that raises rolls back.
 One that must commit and then raise returns `AfterCommit(error)`.
@@ -53,6 +54,17 @@ class Each:
 
 
 @dataclass(frozen=True, slots=True)
+class Last:
+    """
+    The last requests of a procedure: a store may send its commit along with them, which saves a round trip.
+
+    Only for writes whose answers need no look, for nothing can be taken back after them; what they change is locked.
+    """
+
+    requests: Sequence[Statement | Each]
+
+
+@dataclass(frozen=True, slots=True)
 class AfterCommit:
     """Returned by a procedure whose writes must stand although its caller gets an error."""
 
@@ -60,7 +72,7 @@ class AfterCommit:
 
 
 # What a procedure yields and receives: one request and its rows, or several and their rows in the same order.
-Request: TypeAlias = "Statement | Each | Sequence[Statement | Each]"
+Request: TypeAlias = "Statement | Each | Last | Sequence[Statement | Each]"
 Script: TypeAlias = Generator[Request, Any, T]
 
 

@@ -46,7 +46,7 @@ def begin_effect(
         # Our own intent, whose commit we did not hear of: the call was not made yet.
         return Begun(effect, effect.is_open, max(effect.deadline_at - known.now, timedelta(0)))
     change = dispatch.begin(known.job, lease, name, digest, terms, timeout, known.now, resend=resend)
-    yield from save([(known, change)], command)
+    yield from save([(known, change)], command, last=True)
     begun: Begun = change.answer
     return begun
 
@@ -76,7 +76,7 @@ def mark_dispatched(
             f"operation key {echo(operation_key)} belongs to another job; a key stands for one operation",
             code="KEY_IN_USE",
         )
-    yield from save([(known, change)], command)
+    yield from save([(known, change)], command, last=True)
     return change.job
 
 
@@ -129,7 +129,7 @@ def _finish(
         change = yield from _late(known, lease, name, outcome, refused, command, disputed=disputed)
         if isinstance(refused, IllegalMove) and not any(one.contradicts for one in change.evidence):
             raise
-    yield from save([(known, change)], command)
+    yield from save([(known, change)], command, last=True)
     return change.job if change.error is None else AfterCommit(change.error)
 
 
@@ -193,5 +193,5 @@ def submit_evidence(
         return known.job
     disputed = any(one.contradicts for one in before)
     change = dispatch.receive(known.job, operation_key, attempt_id, record, known.now, disputed=disputed)
-    yield from save([(known, change)], command)
+    yield from save([(known, change)], command, last=True)
     return change.job

@@ -29,7 +29,7 @@ from tenure.procedures.records import (
 from tenure.rules.job import Change, Job
 from tenure.rules.payload import encode
 from tenure.rules.status import LIVE, TERMINAL, Status
-from tenure.yields import Command, Each, Row, Script
+from tenure.yields import Command, Each, Last, Row, Script
 
 # A hot job moves between ready and lease in short transactions; more misses than this mean something else is wrong.
 LOOKS_MAX = 20
@@ -148,12 +148,15 @@ _DELETES = {
 }
 
 
-def save(changes: Sequence[tuple[Placed, Change]], command: Command, *, claim_id: UUID | None = None) -> Script[None]:
+def save(
+    changes: Sequence[tuple[Placed, Change]], command: Command, *, claim_id: UUID | None = None, last: bool = False
+) -> Script[None]:
     """
     Write what rules decided for locked jobs: places, effects, evidence, escalations and the trail, in one round trip.
 
     Args:
         claim_id: Stored with the leases that are new.
+        last: The procedure asks nothing after this; where no place moves, the commit may go along.
     Writes: the places of the jobs, effect, intent, evidence, escalation, event.
     """
     rows: dict[str, list[Row]] = {}
@@ -166,6 +169,9 @@ def save(changes: Sequence[tuple[Placed, Change]], command: Command, *, claim_id
         _move(before, change, add, counted, claim_id)
         _append(before.job, change, command, add)
     requests = [Each(name, rows[name]) for name in _ORDER if name in rows]
+    if last and not counted:
+        yield Last(requests)
+        return
     answers = yield requests
     for request, answer in zip(requests, answers, strict=True):
         expected = counted.get(request.name)

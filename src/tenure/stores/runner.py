@@ -18,11 +18,17 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from tenure.errors import IllegalMove, TenureError, Unavailable
-from tenure.yields import AfterCommit, Each, Procedure, Rows, Statement
+from tenure.yields import AfterCommit, Each, Last, Procedure, Rows, Statement
 
 T = TypeVar("T")
 
 Requests: TypeAlias = Sequence[Statement | Each]
+
+
+class Closing(list[Statement | Each]):
+    """The last requests of a procedure; see `Last`."""
+
+
 Answer: TypeAlias = Callable[[Requests], list[Rows]]
 AsyncAnswer: TypeAlias = Callable[[Requests], Awaitable[list[Rows]]]
 
@@ -104,6 +110,12 @@ def _steps(procedure: Procedure[T]) -> Generator[Requests, list[Rows], T | After
                 request = script.send((yield (request,))[0])
             elif isinstance(request, Each):
                 request = script.send((yield (request,))[0] if request.rows else [])
+            elif isinstance(request, Last):
+                last = Closing(one for one in request.requests if isinstance(one, Statement) or one.rows)
+                if last:
+                    yield last
+                more = script.send(None)
+                assert more is None, f"{procedure!r} asks for more after its last requests"
             elif all(isinstance(one, Statement) or one.rows for one in request):
                 request = script.send((yield request) if request else [])
             else:

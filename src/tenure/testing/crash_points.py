@@ -38,7 +38,7 @@ from tenure.errors import Invalid
 from tenure.rules.outcome import Evidence, Outcome
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Store, Transaction
 from tenure.stores.runner import asked
-from tenure.yields import AfterCommit, Procedure, Script
+from tenure.yields import AfterCommit, Last, Procedure, Script
 
 T = TypeVar("T")
 
@@ -250,7 +250,7 @@ class _Watched:
 
         def script() -> Script[Any]:
             self.ended = False
-            value = yield from inner
+            value = yield from _each_by_itself(inner)
             if not inner.reads:
                 self._points.reach(f"{self.name}:{BEFORE_COMMIT}")
             # An error that follows the commit is the only one that a store raises after this line and a commit.
@@ -264,6 +264,18 @@ class _Watched:
         """Pass the point after the commit."""
         if not self._procedure.reads:
             self._points.reach(f"{self.name}:{AFTER_COMMIT}")
+
+
+def _each_by_itself(procedure: Procedure[T]) -> Script[T]:
+    """Ask for the last requests like all others, so that there is a point between them and the commit."""
+    script = iter(procedure)
+    answer: Any = None
+    while True:
+        try:
+            request = script.send(answer)
+        except StopIteration as end:
+            return cast("T", end.value)
+        answer = yield list(request.requests) if isinstance(request, Last) else request
 
 
 class _Wrapper:

@@ -76,7 +76,7 @@ class PostgresStore(BlockingPools):
                 return unit.answers(connection.ask(unit.commands(requests)))
 
             value = drive(procedure, answer)
-            if unit.opened and not procedure.reads:
+            if unit.opened and not unit.closed:
                 connection.ask([COMMIT])
         return value
 
@@ -231,7 +231,7 @@ class AsyncPostgresStore(AwaitingPools):
                 return unit.answers(await connection.ask(unit.commands(requests)))
 
             value = await drive_async(procedure, answer)
-            if unit.opened and not procedure.reads:
+            if unit.opened and not unit.closed:
                 await connection.ask([COMMIT])
         return value
 

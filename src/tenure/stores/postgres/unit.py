@@ -16,7 +16,7 @@ from tenure.errors import Invalid
 from tenure.stores.contract import Clock
 from tenure.stores.postgres.trouble import ROLE
 from tenure.stores.postgres.values import Catalogue, Command, plain
-from tenure.stores.runner import Requests
+from tenure.stores.runner import Closing, Requests
 from tenure.yields import Rows
 
 # Explicitly: under a database default of "repeatable read" a claim would fail where it should skip.
@@ -38,6 +38,18 @@ def microseconds(clock: Clock) -> int:
 
 _LIMITS = (
     "SELECT set_config('statement_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $1, true)"
+)
+
+
+# Plans that are made once for a connection, never begin with a whole table, and are never compiled. A statement with an
+# array would be planned anew at every execution, because the server takes a generic plan to cost more; a plan that was
+# made while a table was empty would read all of it until the next ANALYZE; and compiling one takes half a second.
+PLANS = plain(
+    "plans",
+    "SELECT set_config('plan_cache_mode', $1, true), set_config('enable_seqscan', $2, true), "
+    "set_config('jit', $2, true)",
+    "force_generic_plan",
+    "off",
 )
 
 
@@ -65,9 +77,11 @@ class Unit:
     Args:
         opening: What is sent before the first statement, or before every one where there is no transaction around them.
         repeated: Every round trip is a transaction of its own (plain reads).
+        commits: The commit goes along with a procedure's last requests.
 
     Attributes:
         opened: Something was sent.
+        closed: No commit has to be sent any more.
     """
 
     def __init__(
@@ -77,6 +91,7 @@ class Unit:
         opening: Callable[[], Sequence[Command]],
         *,
         repeated: bool = False,
+        commits: bool = False,
     ) -> None:
         self._catalogue = catalogue
         self._clock = clock
@@ -84,7 +99,10 @@ class Unit:
         self._repeated = repeated
         self._told: int | None = None
         self._lead = 0
+        self._wanted = 0
+        self._commits = commits
         self.opened = False
+        self.closed = repeated
 
     def commands(self, requests: Requests) -> list[Command]:
         """Give what to send for these requests."""
@@ -98,9 +116,12 @@ class Unit:
                 lead.append(plain("clock", "SELECT set_config('tenure.now_us', $1, true)", str(now)))
                 self._told = now
         self.opened = True
-        self._lead = len(lead)
+        self._lead, self._wanted = len(lead), len(wanted)
+        if self._commits and isinstance(requests, Closing):
+            self.closed = True
+            wanted.append(COMMIT)
         return [*lead, *wanted]
 
     def answers(self, results: list[Rows]) -> list[Rows]:
         """Take away the answers that are not for the procedure."""
-        return results[self._lead :]
+        return results[self._lead : self._lead + self._wanted]
