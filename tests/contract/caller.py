@@ -80,7 +80,7 @@ class Caller:
             value: T = (joined or self.join()).run(procedure)
         finally:
             # One that is refused before it begins would warn that nobody ran it.
-            procedure._used = True
+            procedure._note()
         return value
 
 
