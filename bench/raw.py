@@ -144,31 +144,43 @@ class RawPostgres:
 async def _claim_and_complete(run: Any) -> int:
     done = 0
     while True:
-        async with run.transaction():
-            found = await run.execute(_FRONT, (BATCH,), prepare=True)
-            rows = await found.fetchall()
-            if not rows:
-                return done
-            ids, claim = [r[0] for r in rows], str(uuid4())
-            leases = [_lease_row(r[0], r[1], claim, str(uuid4())) for r in rows]
-            claimed = [_event_row(r[0], "claimed", "running", claim) for r in rows]
-            async with run.pipeline():
-                await run.execute("DELETE FROM tenure.ready WHERE job_id = ANY(%b::uuid[])", (ids,), prepare=True)
-                await run.execute(*_insert_many("lease", _LEASE, leases), prepare=True)
-                await run.execute(*_insert_many("event", _EVENT, claimed), prepare=True)
-        outcomes = [_outcome_row(r[0], r[1]) for r in rows]
-        completed = [_event_row(r[0], "completed", "completed", claim) for r in rows]
-        async with run.pipeline(), run.transaction():
-            await run.execute("DELETE FROM tenure.lease WHERE job_id = ANY(%b::uuid[])", (ids,), prepare=True)
-            await run.execute(*_insert_many("outcome", _OUTCOME, outcomes), prepare=True)
-            await run.execute(*_insert_many("event", _EVENT, completed), prepare=True)
-        done += len(rows)
+        claim = uuid4()
+        found = await run.execute(_CLAIM, {"limit": BATCH, "claim": claim, "now": _now()}, prepare=True, binary=True)
+        ids = [row[0] for row in await found.fetchall()]
+        if not ids:
+            return done
+        await run.execute(_COMPLETE, {"ids": ids, "claim": claim, "now": _now()}, prepare=True)
+        done += len(ids)
 
 
-_FRONT = (
-    "SELECT job_id::text, run_at FROM tenure.ready WHERE queue = 'default' AND lane = '' "
-    "ORDER BY priority DESC, run_at, job_id LIMIT %s FOR UPDATE SKIP LOCKED"
+# One statement and one commit each: less than this nobody can write for these rows.
+_CLAIM = f"""
+WITH picked AS MATERIALIZED (
+    SELECT job_id, tenant, run_at, attempts_max, epoch FROM tenure.ready WHERE queue = 'default' AND lane = ''
+    ORDER BY priority DESC, run_at, job_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM tenure.ready WHERE job_id = ANY(ARRAY(SELECT job_id FROM picked))
+), leased AS (
+    INSERT INTO tenure.lease ({_LEASE})
+    SELECT job_id, tenant, 'running', 'raw', gen_random_uuid(), %(claim)s, %(now)s + 60000000, 60000000, %(now)s,
+           run_at, 1, 1, attempts_max, epoch FROM picked
+), told AS (
+    INSERT INTO tenure.event ({_EVENT})
+    SELECT job_id, tenant, 'claimed', %(now)s, 1, 'running', '{{"worker":"raw","attempt":1}}', %(claim)s FROM picked
 )
+SELECT job_id FROM picked
+"""  # noqa: S608 - names of this file
+_COMPLETE = f"""
+WITH gone AS (
+    DELETE FROM tenure.lease WHERE job_id = ANY(%(ids)b) AND generation = 1
+    RETURNING job_id, tenant, run_at, attempts_max, epoch
+), ended AS (
+    INSERT INTO tenure.outcome ({_OUTCOME})
+    SELECT job_id, tenant, 'completed', run_at, 1, 1, attempts_max, epoch, 'null', %(now)s FROM gone
+)
+INSERT INTO tenure.event ({_EVENT})
+SELECT job_id, tenant, 'completed', %(now)s, 1, 'completed', '{{"worker":"raw","attempt":1}}', %(claim)s FROM gone
+"""  # noqa: S608 - names of this file
 
 
 def _insert_many(table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> tuple[str, list[list[Any]]]:
