@@ -27,7 +27,7 @@ from bench.peers.install import interpreter
 from bench.place import Place
 from bench.protocol import ROOT
 from bench.results import Book, Line, of_row, ratio, read, spread
-from bench.rows import EACH, OURS, RAW, ROWS, Row, Side
+from bench.rows import EACH, OURS, RAW, ROWS, SAME, Row, Side
 
 RESULTS = ROOT / "bench" / "results"
 _PATIENCE = 1800.0
@@ -44,7 +44,7 @@ def measure(place: Place, side: Side, database: str, jobs: int, processes: int =
     Raises:
         Failed: It is not installed, failed, or could not be verified.
     """
-    ours = side.system in {OURS, RAW}
+    ours = side.system in {OURS, RAW, SAME}
     python = sys.executable if ours else interpreter(side.system)
     if python is None:
         raise Failed(f"not installed; python -m bench.peers.install {side.system}")
@@ -54,7 +54,7 @@ def measure(place: Place, side: Side, database: str, jobs: int, processes: int =
         if side.system == RAW:
             setup(url)
         command = [str(python), "-m", module, side.work, url, "--jobs", str(max(1, round(jobs * side.share)))]
-        command += [] if side.system == RAW else ["--processes", str(processes)]
+        command += ["--processes", str(processes)] if side.system not in {RAW, SAME} else []
         command += ["--uvloop"] if uvloop and side.system == OURS else []
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_PATIENCE, check=False)
         if done.returncode != 0:

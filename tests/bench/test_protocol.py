@@ -82,6 +82,12 @@ def test_the_bare_driver_beside_it(database: str, work: str, fresh: Callable[[st
     assert found["rate"] > 0
 
 
+def test_the_bare_driver_with_our_statements(fresh: Callable[[str], str]) -> None:
+    # Verified as ours are: an outcome, a claim and a completion of each job.
+    found = measured("bench.same", "cycle", fresh("postgresql"))
+    assert (found["system"], found["jobs"]) == ("bench.same", JOBS)
+
+
 def test_a_run_that_cannot_be_verified_prints_no_number(fresh: Callable[[str], str]) -> None:
     url = fresh("postgresql")
     setup(url)
