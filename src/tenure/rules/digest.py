@@ -15,16 +15,16 @@ integer which that library refuses, the structure is written here and the librar
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 import rfc8785
 
 from tenure.errors import Invalid
 from tenure.rules.outcome import Json
-from tenure.rules.payload import RESERVED_KEYS, write
+from tenure.rules.payload import RESERVED_KEYS, write, writer
 from tenure.rules.survey import (
     BIG_INTEGER,
     DEPTH_MAX,
@@ -40,9 +40,7 @@ VERSION = "v1:"
 CANONICAL_BYTES_MAX = 16 << 20  # only against values that never end; what may be stored is decided elsewhere
 
 _NOT_FOR_THE_FAST_WAY = ODD_FLOAT | WIDE_KEY | LONG_INTEGER
-_write_sorted = json.JSONEncoder(
-    ensure_ascii=False, check_circular=False, allow_nan=False, sort_keys=True, separators=(",", ":")
-).encode
+_write_sorted = writer(sort_keys=True)
 
 
 def canonical(value: Json, *, root: str = "$", max_depth: int = DEPTH_MAX) -> bytes:
@@ -52,7 +50,10 @@ def canonical(value: Json, *, root: str = "$", max_depth: int = DEPTH_MAX) -> by
     Raises:
         Invalid: The value is not JSON; see `tenure.rules.payload.check_json`.
     """
-    traits = survey(value, root=root, max_depth=max_depth, max_bytes=CANONICAL_BYTES_MAX)
+    return _canonical(value, survey(value, root=root, max_depth=max_depth, max_bytes=CANONICAL_BYTES_MAX))
+
+
+def _canonical(value: Json, traits: int) -> bytes:
     if traits & SPLIT_CHARACTER:
         value = mended(value)
     if not traits & _NOT_FOR_THE_FAST_WAY:
@@ -76,7 +77,12 @@ def payload_digest(kind: str, payload: Mapping[str, Json]) -> str:
     """
     if not RESERVED_KEYS.isdisjoint(payload):
         payload = {key: value for key, value in payload.items() if key not in RESERVED_KEYS}
-    return _hash(b'{"kind":%b,"payload":%b}' % (canonical(kind, root="kind"), canonical(_plain(payload))))
+    return payload_digest_of(kind, canonical(_plain(payload)))
+
+
+def payload_digest_of(kind: str, payload: bytes) -> str:
+    """See `payload_digest`; the payload in its canonical bytes, without the reserved keys."""
+    return _hash(b'{"kind":%b,"payload":%b}' % (_kind(kind), payload))
 
 
 def operation_digest(
@@ -90,11 +96,68 @@ def operation_digest(
     """
     if not isinstance(job_id, UUID):
         raise Invalid(f"the job id is a {type(job_id).__name__}; it must be a UUID", code="NOT_AN_ID")
-    head = canonical({"epoch": epoch, "job": str(job_id), "kind": kind, "kind_version": kind_version}, root="operation")
-    tail = canonical({"tenant": tenant}, root="operation")
-    # The three parts are cut and joined so that the bytes are those of one object with six members, in order; the
-    # payload is written apart for the sake of its paths and its depth.
-    return _hash(b'%b,"payload":%b,%b' % (head[:-1], canonical(_plain(payload)), tail[1:]))
+    around = operation_around(tenant, kind, kind_version, epoch)
+    # The payload is written apart for the sake of its paths and its depth.
+    return operation_digest_of(around, str(job_id), canonical(_plain(payload)))
+
+
+def operation_digest_of(around: tuple[bytes, bytes, bytes], job_id: str, payload: bytes) -> str:
+    """
+    See `operation_digest`; from parts that were written before.
+
+    Args:
+        around: From `operation_around`.
+        payload: As it is stored, in its canonical bytes.
+    """
+    before, between, after = around
+    return _hash(b"%b%b%b%b%b" % (before, job_id.encode(), between, payload, after))
+
+
+@functools.lru_cache(maxsize=256, typed=True)
+def operation_around(tenant: str, kind: str, kind_version: int, epoch: int) -> tuple[bytes, bytes, bytes]:
+    """
+    Write what stands around the job id and the payload of an operation; kept, because it is the same for many jobs.
+
+    Together they are the bytes of one object with six members, in order.
+    """
+    before = canonical({"epoch": epoch, "job": ""}, root="operation")
+    between = canonical({"kind": kind, "kind_version": kind_version}, root="operation")
+    after = canonical({"tenant": tenant}, root="operation")
+    return before[:-2], b'",%b,"payload":' % between[1:-1], b",%b" % after[1:]
+
+
+@functools.lru_cache(maxsize=256, typed=True)
+def _kind(kind: str) -> bytes:
+    return canonical(kind, root="kind")
+
+
+def canonical_with(
+    payload: dict[str, Json], traits: int, envelopes: Sequence[tuple[str, bytes]]
+) -> tuple[bytes, bytes]:
+    """
+    Write the canonical bytes of a surveyed payload, alone and with its envelopes, whose bytes are known already.
+
+    Args:
+        traits: What `survey` found in the payload.
+        envelopes: Reserved keys, which the payload does not have, and their canonical bytes, sorted.
+    """
+    alone: list[bytes] = []
+    whole: list[bytes] = []
+    rest = payload
+    for name, envelope in envelopes:
+        # The names are ASCII: whether a key stands before one is the same by code points and by UTF-16 code units.
+        if rest and min(rest) < name:
+            before = rest if max(rest) < name else {key: value for key, value in rest.items() if key < name}
+            rest = {} if before is rest else {key: value for key, value in rest.items() if key > name}
+            members = _canonical(before, traits)[1:-1]
+            alone.append(members)
+            whole.append(members)
+        whole.append(b'"%b":%b' % (name.encode(), envelope))
+    if rest:
+        members = _canonical(rest, traits)[1:-1]
+        alone.append(members)
+        whole.append(members)
+    return b"{%b}" % b",".join(alone), b"{%b}" % b",".join(whole)
 
 
 def request_digest(value: Json) -> str:

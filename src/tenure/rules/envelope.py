@@ -21,17 +21,19 @@ again, live, when an effect begins.
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
 from tenure.errors import Invalid, echo
-from tenure.rules.digest import digest
+from tenure.rules.digest import canonical, digest
 from tenure.rules.outcome import Json
-from tenure.rules.payload import RESERVED_KEYS, check_json, decode, encode
+from tenure.rules.payload import RESERVED_KEYS, check_json, decode, encode, quoted
 
 EXECUTION_KEY = "execution"
 GOVERNANCE_KEY = "governance"
@@ -42,6 +44,8 @@ CLOCK_SKEW = timedelta(minutes=5)  # a producer's clock may run ahead of the sto
 
 _ROW_KEYS = ("tenant", "organization", "project")
 _LINK_KEYS = ("task", "run", "attempt", "action_intent", "admission_decision", "approval")
+_links = operator.attrgetter(*_LINK_KEYS)
+_NO_JOB = UUID(int=0)
 _FACT_KEYS = ("action_intent", "capability", "policy", "budget")
 _INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
 
@@ -220,6 +224,66 @@ def build_execution_envelope(
         if value is not None:
             envelope[key] = _text(value, f"{EXECUTION_KEY}.{key}")
     return envelope
+
+
+def write_execution_envelope(
+    given: ExecutionInput,
+    /,
+    *,
+    organization: str,
+    project: str,
+    job_id: UUID,
+    id_text: str,
+    tenant: str,
+    trace: str | None = None,
+) -> tuple[str, bytes]:
+    """
+    Write an execution envelope as text, as `build_execution_envelope` and `encode` do, and in its canonical bytes.
+
+    All of it but the job and the trace is mostly the same from job to job, and is written once.
+
+    Args:
+        id_text: The text of `job_id`.
+        trace: Where the input has none.
+    """
+    if given.trace is not None:
+        trace = given.trace
+    links = _links(given)
+    try:
+        pieces = _execution_pieces(tenant, organization, project, given.tenant, given.actor, *links)
+    except (Invalid, TypeError):  # of a type that is no text and has no hash
+        pieces = None
+    if pieces is None or not isinstance(job_id, UUID) or not (trace is None or _text_problem(trace) is None):
+        # The first thing that is wrong, in order.
+        build_execution_envelope(
+            replace(given, trace=trace), organization=organization, project=project, job_id=job_id, tenant=tenant
+        )
+        raise AssertionError("an envelope is written in one way and not in the other")
+    said = "null" if trace is None else quoted(trace)
+    (head, middle, tail), (first, second, third) = pieces
+    return f"{head}{id_text}{middle}{said}{tail}", f"{first}{id_text}{second}{said}{third}".encode()
+
+
+_Pieces: TypeAlias = tuple[tuple[str, str, str], tuple[str, str, str]]
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _execution_pieces(
+    tenant: str, organization: str, project: str, said: str | None, actor: str | None, *links: str | None
+) -> _Pieces:
+    """Give what stands around the job and the trace of an execution envelope, as text and in canonical form."""
+    given = ExecutionInput(tenant=said, actor=actor, **dict(zip(_LINK_KEYS, links, strict=True)))
+    envelope = build_execution_envelope(
+        given, organization=organization, project=project, job_id=_NO_JOB, tenant=tenant
+    )
+    return _cut(encode(envelope)), _cut(canonical(envelope).decode())
+
+
+def _cut(text: str) -> tuple[str, str, str]:
+    # A quote inside of a string is escaped, so these stand only where the keys are.
+    head, key, rest = text.partition('"job":"')
+    middle, name, tail = rest.removeprefix(str(_NO_JOB)).partition('"trace":null')
+    return head + key, middle + name.removesuffix("null"), tail
 
 
 def build_governance_envelope(

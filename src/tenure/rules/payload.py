@@ -50,7 +50,28 @@ ERROR_TEXT_BYTES_MAX = 8192
 
 _CHUNK: int = 10**CHUNK_DIGITS
 
-_write_json = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")).encode
+# Writes a surveyed text as JSON.
+quoted: Callable[[str], str] = json.encoder.encode_basestring  # without ensure_ascii
+
+
+def writer(*, sort_keys: bool = False) -> Callable[[Json], str]:
+    """
+    Make the function that writes a surveyed value as JSON, with nothing between its parts.
+
+    The library's own `encode` builds a new encoder in C at each call, which for a small payload takes twice as long as
+    the writing (1.5 against 0.6 us): here it is built once.
+    """
+    encoder = json.JSONEncoder(
+        ensure_ascii=False, check_circular=False, allow_nan=False, sort_keys=sort_keys, separators=(",", ":")
+    )
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # an interpreter without the library's part in C
+        return encoder.encode
+    pieces = make(None, encoder.default, quoted, None, ":", ",", sort_keys, False, False)  # noqa: FBT003 - it takes no names
+    return lambda value: "".join(pieces(value, 0))
+
+
+_write_json = writer()
 
 
 def check_json(
@@ -77,9 +98,14 @@ def check_payload(payload: Json) -> str:
     Raises:
         Invalid: PAYLOAD_INVALID, or one of the codes of `check_json`.
     """
+    check_object(payload)
+    return encode(payload)
+
+
+def check_object(payload: Json) -> None:
+    """Refuse a payload that is not a JSON object."""
     if type(payload) is not dict:
         raise Invalid(f"the payload is {named(payload)}; it must be a dict", code="PAYLOAD_INVALID")
-    return encode(payload)
 
 
 def encode(value: Json, *, max_bytes: int | None = PAYLOAD_BYTES_MAX) -> str:
@@ -89,16 +115,25 @@ def encode(value: Json, *, max_bytes: int | None = PAYLOAD_BYTES_MAX) -> str:
     Args:
         max_bytes: Largest size of the text in UTF-8. None for a value whose parts were tested one by one.
     """
-    traits = survey(value, max_bytes=max_bytes)
+    return encode_surveyed(value, survey(value, max_bytes=max_bytes), max_bytes=max_bytes)
+
+
+def encode_surveyed(value: Json, traits: int, *, max_bytes: int | None = PAYLOAD_BYTES_MAX) -> str:
+    """See `encode`, for a value that `survey` has looked at and found to have these traits."""
     text = write(value, members=dict.items, number=repr) if traits & LONG_INTEGER else _write_json(value)
     if traits & SPLIT_CHARACTER:
         # Quotes stand between the strings of the text, so a pair never forms across two of them.
         text = joined(text)
     if max_bytes is not None:
-        size = len(text) if text.isascii() else len(text.encode())
-        if size > max_bytes:
-            raise _too_large(size, max_bytes)
+        check_size(text, max_bytes)
     return text
+
+
+def check_size(text: str, max_bytes: int = PAYLOAD_BYTES_MAX) -> None:
+    """Refuse a written text that is too large, by its size in UTF-8."""
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > max_bytes:
+        raise _too_large(size, max_bytes)
 
 
 def encode_again(value: Json) -> str:
