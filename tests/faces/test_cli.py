@@ -256,11 +256,12 @@ def test_stored_text_cannot_move_the_cursor_or_become_markup(app: Path, run: Run
     assert "\x1b" not in shown.stdout
 
 
-def test_a_worker_runs_and_drains_at_a_signal(app: Path, run: Run) -> None:
+@pytest.mark.parametrize("loop", [[], ["--uvloop"]], ids=["asyncio", "uvloop"])
+def test_a_worker_runs_and_drains_at_a_signal(app: Path, run: Run, loop: list[str]) -> None:
     assert run("enqueue", "app:app", "greet", '{"name": "Ada"}', "--key", "ada").returncode == 0
     command = [sys.executable, "-c", "from tenure.faces.cli.main import main; main()", "worker", "app:app", "--json"]
     worker = subprocess.Popen(
-        [*command, "--health-file", "health.json"], cwd=app, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, *loop, "--health-file", "health.json"], cwd=app, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         with service(app) as verbs:
@@ -274,6 +275,13 @@ def test_a_worker_runs_and_drains_at_a_signal(app: Path, run: Run) -> None:
         worker.wait()
     assert worker.returncode == 0
     assert json.loads(out)["clean"] is True
+
+
+def test_a_loop_that_is_not_installed_is_one_clear_refusal(app: Path, run: Run) -> None:
+    (app / "uvloop.py").write_text("raise ImportError('not here')\n", encoding="utf-8")
+    refused = run("worker", "app:app", "--uvloop", env={"PYTHONPATH": str(app)})
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "--uvloop needs uvloop (not here); install tenure[uvloop]" in refused.stderr.replace("\n", " ")
 
 
 def test_a_sweep_asks_and_escalates(app: Path, run: Run) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import csv
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,6 +43,7 @@ def worker(
     grace: Annotated[float, typer.Option(help="Seconds a drain may take before handlers are stopped.")] = 30.0,
     health_file: Annotated[Path | None, typer.Option(help="Written about once a second.")] = None,
     journal_dir: Annotated[Path | None, typer.Option(help="Where receipts go that the database did not take.")] = None,
+    uvloop: Annotated[bool, typer.Option("--uvloop", help="Run on uvloop; needs tenure[uvloop].")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Say what happens, by ids and codes.")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -63,10 +64,19 @@ def worker(
             health_file=health_file,
             journal_dir=journal_dir,
         )
-        status = asyncio.run(_run(found, run, quiet=as_json))
+        with asyncio.Runner(loop_factory=_uvloop() if uvloop else None) as runner:
+            status = runner.run(_run(found, run, quiet=as_json))
     if as_json:
         write_json({"worker_id": run.worker_id, "clean": status == 0})
     return status
+
+
+def _uvloop() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415 - an extra, for those who ask for it
+    except ImportError as error:
+        raise Invalid(f"--uvloop needs uvloop ({error}); install tenure[uvloop]", code="MISSING_EXTRA") from None
+    return new_event_loop
 
 
 async def _run(app: Tenure, run: Worker, *, quiet: bool) -> int:
