@@ -22,7 +22,8 @@ from tenure.errors import Invalid, echo
 from tenure.rules.creation import check_text
 from tenure.rules.envelope import EXECUTION_KEY, GOVERNANCE_KEY
 from tenure.rules.job import DEFAULT_OPTIONS, Options
-from tenure.rules.payload import clean_text, encode_again
+from tenure.rules.payload import PAYLOAD_BYTES_MAX, clean_text, encode_again
+from tenure.rules.survey import LONG_INTEGER, SPLIT_CHARACTER, survey
 
 Handler = Callable[..., Any]
 
@@ -79,6 +80,22 @@ class Kind:
         if not isinstance(document, dict):
             raise Invalid(f"payload of kind {echo(self.name)} must be a JSON object", code="PAYLOAD_INVALID")
         return document
+
+    def encode_surveyed(self, payload: Any) -> tuple[dict[str, Any], int | None]:
+        """
+        As `encode`, with what `survey` found in the payload, or None where it was not asked.
+
+        A plain JSON object whose members no model checks is what pydantic would copy and give back. To look at it takes
+        1 us, and must be done anyway; the copy takes 3 to 4.
+        """
+        if self.takes_any and type(payload) is dict:
+            try:
+                traits = survey(payload, max_bytes=PAYLOAD_BYTES_MAX)
+            except Invalid:
+                traits = LONG_INTEGER  # pydantic may make a JSON value of it: an instant, a UUID
+            if not traits & (LONG_INTEGER | SPLIT_CHARACTER):
+                return payload, traits
+        return self.encode(payload), None
 
     def decode(self, payload: Mapping[str, Any]) -> Any:
         """Build what the handler gets from a stored payload; raises Invalid like `encode`."""

@@ -16,7 +16,7 @@ from tenure.rules.authority import Authority
 from tenure.rules.creation import Frame, NewJob
 from tenure.rules.digest import operation_around, operation_digest_of
 from tenure.rules.job import Job, Options
-from tenure.yields import Each, Procedure, Row, Script, procedure
+from tenure.yields import Each, Last, Procedure, Row, Script, procedure
 
 _Key: TypeAlias = tuple[str, str, str]
 
@@ -96,9 +96,9 @@ def create(jobs: Sequence[NewJob]) -> Script[list[Created]]:
     if len(fresh) < len(jobs):
         for key, job in ordered:
             _refuse_other_meaning(job, _key_row(key, fresh[key]) if key in fresh else known.get(key))
-    made = yield from _write(fresh, authority_rows)
     others = {key: identity(row[3]) for key, row in known.items()}
     found: dict[UUID, Placed] = (yield from read(others.values())) if others else {}
+    made = yield from _write(fresh, authority_rows)
     answers = []
     for key, job in zip(keys, jobs, strict=True):
         # Only the first of a key can have made it.
@@ -122,7 +122,7 @@ def _one(created: Procedure[list[Created]]) -> Script[Created]:
 
 
 def _write(jobs: Mapping[_Key, NewJob], authority_rows: Sequence[Row]) -> Script[dict[_Key, Callable[[], Job]]]:
-    """Write bodies and places; give what makes each record."""
+    """Write bodies and places, the last of the call; give what makes each record."""
     if not jobs:
         return {}
     authorities = {row[0]: Authority(row[1], bool(row[2]), bool(row[3])) for row in authority_rows}
@@ -156,7 +156,7 @@ def _write(jobs: Mapping[_Key, NewJob], authority_rows: Sequence[Row]) -> Script
         place = ready if scheduled_at <= now else deferred
         place.append((job.job_id, *stamp.where, scheduled_at, *stamp.state))
         made[key] = functools.partial(_record, job, stamp.authority, now, digest)
-    yield [Each("job_insert", bodies), Each("ready_insert", ready), Each("deferred_insert", deferred)]
+    yield Last([Each("job_insert", bodies), Each("ready_insert", ready), Each("deferred_insert", deferred)])
     return made
 
 

@@ -166,6 +166,7 @@ def new_job(
     idempotency_key: str,
     kind: str,
     payload: Mapping[str, Any],
+    traits: int | None = None,
     kind_version: int = 1,
     tenant: str | None = None,
     subject: str | None = None,
@@ -187,6 +188,7 @@ def new_job(
 
     Args:
         bound_tenant: The tenant the service is bound to.
+        traits: What `survey` found in this payload, where it was asked already.
         tenant: Must agree with the binding and the execution input; the organization when none is given.
         trace: Of the execution envelope, where the input has none.
     Raises:
@@ -247,7 +249,7 @@ def new_job(
     if scheduled_at is not None:
         scheduled_at = check_instant("scheduled_at", scheduled_at)
     id_text = str(job_id)
-    text, alone, whole = _written(frame, job_id, id_text, payload, execution, trace, governance)
+    text, alone, whole = _written(frame, job_id, id_text, payload, traits, execution, trace, governance)
     digest = payload_digest_of(kind, alone)
     return NewJob(frame, job_id, id_text, idempotency_key, subject, scheduled_at, options, text, whole, digest)
 
@@ -266,6 +268,7 @@ def _written(
     job_id: UUID,
     id_text: str,
     payload: Any,
+    traits: int | None,
     execution: ExecutionInput | None,
     trace: str | None,
     governance: GovernanceInput | None,
@@ -277,7 +280,8 @@ def _written(
     put together from both.
     """
     check_object(payload)
-    traits = survey(payload, max_bytes=PAYLOAD_BYTES_MAX)
+    if traits is None:
+        traits = survey(payload, max_bytes=PAYLOAD_BYTES_MAX)
     text = encode_surveyed(payload, traits)
     refuse_reserved(payload)
     sealed: list[tuple[str, bytes]] = []
