@@ -63,12 +63,14 @@ VERBS: dict[str, dict[str, str]] = {
         "reconcile_dispatched": "the evidence, the effect, events `effect_settled` and `reconciled`",
         "resume_sweep": "the escalation cleared, event `resumed`",
         "append_job_event": "the event",
+        "set_queue": "the queue's setting and its weights",
     },
     "Read": {
         "get_job": "",
         "find_by_idempotency_key": "",
         "list_jobs": "",
         "list_job_events": "",
+        "list_queues": "",
     },
     "Reconcile by asking": {
         "find_reconciliation_candidates": "",
@@ -428,7 +430,7 @@ def records(page: Page) -> None:
     page.add("## Records")
     page.add("Frozen dataclasses; durations are `timedelta`, instants aware `datetime` in UTC.")
     kinds = (tenure.Created, tenure.Claim, tenure.Job, tenure.Lease, tenure.Effect, tenure.Event, tenure.Verdict)
-    for kind in kinds:
+    for kind in (*kinds, tenure.QueueSetting):
         record(page, kind)
     page.add("## Names")
     page.add('Each is a `StrEnum`: `job.status == "completed"` is true.')

@@ -35,6 +35,7 @@ from tenure.rules.envelope import (
     validate_execution_identity_for_dispatch,
 )
 from tenure.rules.event import Event, EventName
+from tenure.rules.fairness import QueueSetting
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import (
@@ -92,6 +93,7 @@ __all__ = [
     "Permanent",
     "Phase",
     "Provider",
+    "QueueSetting",
     "Refused",
     "Rejected",
     "Status",

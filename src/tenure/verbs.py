@@ -17,7 +17,7 @@ from tenure.errors import Invalid
 from tenure.flows.sweep import Lookup, sweep_scope
 from tenure.procedures import claim as claiming
 from tenure.procedures import effect as effects
-from tenure.procedures import enqueue, hold, operate, reconcile
+from tenure.procedures import enqueue, hold, operate, queues, reconcile
 from tenure.procedures import inspect as reading
 from tenure.procedures.claim import Claim
 from tenure.procedures.enqueue import Created
@@ -27,6 +27,7 @@ from tenure.rules.digest import request_digest
 from tenure.rules.effect import Effect
 from tenure.rules.envelope import ExecutionInput, GovernanceInput
 from tenure.rules.event import Event
+from tenure.rules.fairness import QueueSetting
 from tenure.rules.job import DEFAULT_OPTIONS, Job, Options
 from tenure.rules.lease import Lease, check_lease
 from tenure.rules.outcome import Evidence, FailedBeforeDispatch, Outcome, Terms
@@ -448,6 +449,25 @@ def append_job_event(
     return operate.append_event(job_id, name, given, actor=scope.maybe(actor), tenant=scope.tenant)
 
 
+def set_queue(
+    scope: Scope, name: str, *, fair: bool, weights: Mapping[str, int] | None = None
+) -> Procedure[QueueSetting]:
+    """
+    Say how a queue is served; what was said before is forgotten. A queue is plain until somebody makes it fair.
+
+    It counts for jobs that become ready from now on; those that are ready are served where they are, beside the others.
+
+    Args:
+        name: The queue; it need not have any jobs.
+        fair: Tenants take turns; False serves the most urgent job first, whoever's it is.
+        weights: Jobs of a tenant in one turn, from 1 to 100; 1 for whoever is left out. For fair queues.
+    Raises:
+        Refused: The service is bound to a tenant; a queue is everybody's.
+    Locks: the queue's setting. Writes: queue, queue_weight.
+    """
+    return queues.set_queue(name, fair=fair, weights=weights, tenant=scope.tenant)
+
+
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
@@ -512,6 +532,11 @@ def _known(kind: Any, value: Any) -> Any:
             f"{value!r} is no {kind.__name__.lower()}; known are {', '.join(one.value for one in kind)}",
             code="BAD_ARGUMENT",
         ) from None
+
+
+def list_queues(scope: Scope) -> Procedure[list[QueueSetting]]:
+    """Give every queue that somebody has said something about, by name; all others are plain."""
+    return queues.list_queues(tenant=scope.tenant)
 
 
 def list_job_events(scope: Scope, job_id: UUID) -> Procedure[list[Event]]:

@@ -46,9 +46,11 @@ TABLES = (
     "escalation",
     "claim",
     "announcement",
+    "queue",
+    "queue_weight",
     "meta",
 )
-OF_TENANTS = TABLES[:-3]
+OF_TENANTS = TABLES[: TABLES.index("claim")]
 NEIGHBOUR = "zeta"
 
 Row = dict[str, Any]

@@ -168,12 +168,15 @@ USED = st.fixed_dictionaries(
     limit=st.integers(1, 6),
     duration=st.none() | st.sampled_from([timedelta(seconds=5), timedelta(hours=2)]),
     rotated=st.booleans(),
+    fair=st.booleans(),
 )
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_claim_of_a_batch_leaves_what_the_rules_decide(
-    bench: Bench, made: list[tuple[dict[str, Any], dict[str, Any]]], rotated: bool, **asked: Any
+    bench: Bench, made: list[tuple[dict[str, Any], dict[str, Any]]], rotated: bool, fair: bool, **asked: Any
 ) -> None:
     bench.reset()
+    if fair:
+        bench.service.set_queue("q1", fair=True, weights={"north": 2})
     bench.advance(minutes=10)
     for nth, (fields, used) in enumerate(made):
         _waiting(bench, nth, fields, used)
@@ -185,15 +188,30 @@ def test_a_claim_of_a_batch_leaves_what_the_rules_decide(
     taken = bench.run(claim_batch('wörker "A"', asked["kinds"], lease_duration=asked["duration"], **scope))
     after = bench.dump()
     bench.restore(before)
+    if fair:
+        # Turns are the worker's own; whatever it takes, the rules would make the same record of it.
+        scope["limit"] = 100
     ordinary = bench.service.claim_jobs(
         'wörker "A"', kinds=asked["kinds"], start=True, lease_duration=asked["duration"], **scope
     )
+    if fair:
+        same = {one.job.id: one for one in ordinary}
+        assert len(taken.claims) == min(asked["limit"], len(ordinary))
+        for line in {(one.job.queue, one.job.tenant) for one in ordinary}:
+            inside = [one.job.id for one in ordinary if (one.job.queue, one.job.tenant) == line]
+            mine = [one.job.id for one in taken.claims if (one.job.queue, one.job.tenant) == line]
+            assert mine == inside[: len(mine)]
+        ordinary = [same[one.job.id] for one in taken.claims]
     assert [_same(one.job) for one in taken.claims] == [_same(one.job) for one in ordinary]
     assert [one.lease for one in taken.claims] == [one.job.lease for one in taken.claims]
     assert {one.lease.attempt_id.variant for one in taken.claims} <= {UUID(int=0x8 << 60).variant}
     # The claim's own id, the attempts' ids and the events' data, which name the attempt, are new each time.
     new = ("command_id", "attempt_id", "claim_id", "data")
-    assert alike(after, but=new) == alike(bench.dump(), but=new)
+    theirs = bench.dump()
+    if fair:
+        mine = {str(one.job.id) for one in taken.claims}
+        after, theirs = only(after, mine), only(theirs, mine)
+    assert alike(after, but=new) == alike(theirs, but=new)
     for one in taken.claims:
         bench_events = [row for row in after["event"] if row["job_id"] == str(one.job.id)]
         told = {"worker": 'wörker "A"', "attempt": one.job.attempt_count, "attempt_id": str(one.lease.attempt_id)}
@@ -223,6 +241,12 @@ def _waiting(bench: Bench, nth: int, fields: dict[str, Any], used: dict[str, Any
                 bench.service.fail_job(one.lease, code="LATER", message="not yet", retryable=True)
             else:
                 bench.service.release_job(one.lease, reason="not mine")
+
+
+def only(dump: Dump, jobs: set[str]) -> Dump:
+    """Give the rows of some jobs, without the place of each event among those of others."""
+    left = {table: [row for row in rows if row.get("job_id") in jobs] for table, rows in dump.items()}
+    return {**left, "event": sorted(left["event"], key=lambda row: (row["job_id"], row["event_id"]))}
 
 
 def _same(job: Job) -> Job:

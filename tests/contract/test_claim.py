@@ -218,12 +218,15 @@ SCOPE = st.fixed_dictionaries(
     scopes=st.lists(SCOPE, min_size=1, max_size=3),
     rotated=st.booleans(),
     parked=st.booleans(),
+    fair=st.booleans(),
 )
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_the_choice_made_in_sql_is_the_rules_choice(
-    bench: Bench, made: list[dict[str, Any]], scopes: list[dict[str, Any]], rotated: bool, parked: bool
+    bench: Bench, made: list[dict[str, Any]], scopes: list[dict[str, Any]], rotated: bool, parked: bool, fair: bool
 ) -> None:
     bench.reset()
+    if fair:
+        bench.service.set_queue("q1", fair=True, weights={"north": 2})
     bench.advance(minutes=10)
     bench.service.create_jobs(
         [
@@ -247,12 +250,16 @@ def test_the_choice_made_in_sql_is_the_rules_choice(
         waiting = bench.service.list_jobs(status="queued", limit=1000)
         expected = choose(waiting, bench, **scope)
         taken = bench.service.claim_jobs("A", **scope)
-        if scope["queues"] is None or parked:
-            # Which queue comes first is said only where queues are named; within each the order holds.
+        if scope["queues"] is None or parked or fair:
+            # Which queue comes first is said only where queues are named; within each the order holds, in a fair one
+            # within each tenant.
             assert len(taken) == min(scope["limit"], len(choose(waiting, bench, **{**scope, "limit": 100})))
-            for queue in QUEUES:
-                inside = [one.job.id for one in taken if one.job.queue == queue]
-                allowed = choose(waiting, bench, **{**scope, "queues": [queue], "limit": 100})
+            for queue, of in [(queue, of) for queue in QUEUES for of in (TENANTS if fair else (None,))]:
+                if of is not None and scope["tenant"] not in {None, of}:
+                    continue
+                inside = [one.job.id for one in taken if one.job.queue == queue and of in {None, one.job.tenant}]
+                narrow = {"queues": [queue], "tenant": of or scope["tenant"], "limit": 100}
+                allowed = choose(waiting, bench, **{**scope, **narrow})
                 assert parked or inside == allowed[: len(inside)]
                 assert set(inside) <= set(allowed)
         else:
@@ -276,25 +283,35 @@ def choose(waiting: list[Job], bench: Bench, *, queues: Any, kinds: Any, tenant:
     return [job.id for job in in_order[:limit]]
 
 
-@given(made=st.lists(MADE, min_size=1, max_size=15), limit=st.integers(1, 4), late=st.integers(0, 5))
+@given(
+    made=st.lists(MADE, min_size=1, max_size=15),
+    limit=st.integers(1, 4),
+    late=st.integers(0, 5),
+    fair=st.sampled_from(["never", "from the start", "half way", "half way to plain"]),
+)
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_worker_with_a_cursor_finds_every_job_in_the_end(
-    bench: Bench, made: list[dict[str, Any]], limit: int, late: int
+    bench: Bench, made: list[dict[str, Any]], limit: int, late: int, fair: str
 ) -> None:
     """The batched claim may begin behind its cursor; nothing is taken twice and nothing stays."""
     bench.reset()
+    if fair in {"from the start", "half way to plain"}:
+        bench.service.set_queue("q1", fair=True, weights={"north": 2})
     bench.advance(minutes=10)
     for nth, fields in enumerate(made):
+        if nth == len(made) // 2 and fair.startswith("half way"):
+            bench.service.set_queue("q1", fair=fair == "half way")
         given_ = {name: fields[name] for name in ("queue", "kind", "tenant", "priority")}
         create(bench.service, f"k-{nth}", execution=None, scheduled_at=bench.now - timedelta(minutes=3 + fields["due"]),
                **given_)  # fmt: skip
     seen: list[UUID] = []
     cursor: Any = None
+    turns: Any = None
     empty = 0
     for turn in range(100):
-        taken = bench.run(claim_batch("A", (*KINDS, KIND), limit=limit, queues=QUEUES, cursor=cursor))
+        taken = bench.run(claim_batch("A", (*KINDS, KIND), limit=limit, queues=QUEUES, cursor=cursor, turns=turns))
         seen += ids(taken.claims)
-        cursor = taken.cursor
+        cursor, turns = taken.cursor, taken.turns
         if turn == late:
             # A row that is committed late and belongs at the front.
             create(bench.service, "late", priority=2, execution=None, queue="q1", scheduled_at=START)

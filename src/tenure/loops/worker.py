@@ -55,7 +55,7 @@ from tenure.procedures.claim import (
     recover,
     withdraw,
 )
-from tenure.procedures.claim_batch import Cursor, Taken, claim_batch
+from tenure.procedures.claim_batch import Cursor, Taken, Turns, claim_batch
 from tenure.procedures.effect import submit_evidence
 from tenure.rules.creation import check_text
 from tenure.rules.lease import check_beat
@@ -158,6 +158,8 @@ class Worker:
         self._health_path = None if health_file is None else Path(health_file)
         self._supervisor = Supervisor()
         self._cursor: Cursor | None = None
+        self._turns: Turns = {}
+        self._park_places: dict[str, str] = {}
         self._cursor_since = 0.0
         self._asked: Procedure[Taken] | None = None
         self._asked_at = 0.0
@@ -400,15 +402,17 @@ class Worker:
 
     async def _take(self, attempts: Attempts, free: int) -> bool:
         now = time.monotonic()
-        if self._cursor is None or now - self._cursor_since > CURSOR_LIFETIME:
-            self._cursor, self._cursor_since = None, now
+        if self._cursor is None or now - self._cursor_since > self._cursor.good_for(CURSOR_LIFETIME):
+            self._cursor = None
+        if self._cursor is None or not self._cursor.entries:
+            self._cursor_since = now
         # The same procedure value until an answer came: a claim whose reply was lost gives the same leases again, which
         # may count from the first asking.
         if self._asked is None:
             self._asked, self._asked_at = self._ask(attempts, free), now
         taken = await self._store.run(self._asked)
         self._asked = None
-        self._cursor = taken.cursor
+        self._cursor, self._turns = taken.cursor, taken.turns
         if self._draining:
             attempts.return_unstarted()
         if taken.claims:
@@ -425,6 +429,7 @@ class Worker:
             tenant=self._tenant,
             organization=self._organization,
             cursor=self._cursor,
+            turns=self._turns,
             # A job that kills its process takes those beside it along. Run one by one, each of the others loses one
             # attempt at most, and the cause is found out.
             lost=0 if attempts.watching else 1,
@@ -494,7 +499,7 @@ class Worker:
         if time.monotonic() - self._announced > ANNOUNCED_FOR.total_seconds() / 3:
             await self._store.run(announce(self.worker_id, list(self._kinds), ANNOUNCED_FOR))
             self._announced = time.monotonic()
-        if await self._store.run(park()):
+        if await self._store.run(park(places=self._park_places)):
             self._wake.set()
         if time.monotonic() - self._forgot > FORGET_EVERY.total_seconds():
             self._forgot = time.monotonic()

@@ -26,7 +26,10 @@ from tenure.yields import FRESH, Command, Each, Rows, Script, Statement, new_id,
 LIMIT_MAX = 1_000
 RECOVER_MAX = 100
 PROMOTE_MAX = 1_000
-PARK_FRONT = 500
+# Of a queue: how many rows a parking pass looks at, and at least how many of each lane.
+PARK_FRONT, PARK_LANE = 500, 20
+# Lanes of one queue that one look sees; with more, looks go round.
+LANES_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +115,25 @@ def _pick(queues: Sequence[str] | None, filters: Mapping[str, Any], limit: int) 
     wanted = (yield from _all_queues()) if queues is None else list(dict.fromkeys(queues))
     picked: Rows = []
     for queue in wanted:
-        for front in ("ready_front", "resting_front"):
-            if len(picked) < limit:
-                picked += yield Statement(front, {"queue": queue, "limit": limit - len(picked), **filters})
+        if len(picked) < limit:
+            picked += yield from _front(queue, filters, limit - len(picked))
+        if len(picked) < limit:
+            picked += yield Statement("resting_front", {"queue": queue, "limit": limit - len(picked), **filters})
+    return picked
+
+
+def _front(queue: str, filters: Mapping[str, Any], limit: int) -> Script[Rows]:
+    """Lock the rows of a queue whose turn it is: tenants go round, and what is left over goes to the first ones."""
+    asked = {"queue": queue, "limit": limit, **filters}
+    rows: Rows = yield Statement("ready_front", {"share": None, **asked})
+    picked = [row[:-1] for row in rows]
+    # A plain queue has one lane and no turns, and the statement names none.
+    if rows and rows[-1][-1] is not None:
+        yield Statement("queue_turn", {"name": queue, "lane": rows[-1][-1]})
+        if len(picked) < limit:
+            known = {identity(row[1]) for row in picked}
+            more: Rows = yield Statement("ready_front", {"share": limit, **asked})
+            picked += [row[:-1] for row in more if identity(row[1]) not in known][: limit - len(picked)]
     return picked
 
 
@@ -130,8 +149,20 @@ def check_claim(worker_id: str, limit: int, organization: str | None, names: Seq
 
 
 def _all_queues() -> Script[list[str]]:
-    fronts, parked = yield [Statement("queue_fronts"), Statement("resting_queues")]
-    return list(dict.fromkeys(row[0] for row in (*fronts, *parked)))
+    fronts, parked = yield [
+        Statement("ready_fronts", {"queues": [], "lanes": [], "limit": LANES_MAX}),
+        Statement("resting_queues"),
+    ]
+    return list(dict.fromkeys((*by_urgency(fronts), *(row[0] for row in parked))))
+
+
+def by_urgency(fronts: Rows) -> list[str]:
+    """Give the queues of a look, the one with the most urgent of the first jobs seen first."""
+    first: dict[str, tuple[int, int]] = {}
+    for queue, _, priority, run_at, *_ in fronts:
+        urgency = (-priority, run_at)
+        first[queue] = min(first.get(queue, urgency), urgency)
+    return sorted(first, key=lambda queue: (first[queue], queue))
 
 
 def _claimed_before(claim_id: UUID, worker_id: str, scope: str) -> Script[list[Claim] | None]:
@@ -250,19 +281,34 @@ def withdraw(worker_id: str) -> Script[None]:
 
 
 @procedure
-def park(limit: int = PROMOTE_MAX) -> Script[int]:
+def park(limit: int = PROMOTE_MAX, *, places: dict[str, str] | None = None) -> Script[int]:
     """
     Move ready jobs that no live worker knows, or that are held, out of the way of claims, and bring back the others.
 
     Attempts and generations stay; the single claim looks among parked rows all the same.
 
+    Args:
+        places: By queue the lane to begin with. Where a queue has more lanes than one pass sees, it is noted here where
+            the next pass should begin; whoever forgets it sees the first lanes again.
     Returns: How many moved. Locks: the rows moved, skipping locked ones. Writes: ready, resting.
     """
-    fronts, back = yield [Statement("queue_fronts"), Statement("resting_claimable", {"limit": limit})]
-    away: Rows = []
-    for queue, _, _ in fronts:
-        # Only what stands in the way of a claim: a row deeper in the queue costs nothing until it comes to the front.
-        away += yield Statement("ready_unclaimable", {"queue": queue, "limit": PARK_FRONT})
+    begin = {} if places is None else places
+    fronts, back = yield [
+        Statement("ready_fronts", {"queues": list(begin), "lanes": list(begin.values()), "limit": LANES_MAX}),
+        Statement("resting_claimable", {"limit": limit}),
+    ]
+    lanes: dict[str, dict[str, None]] = {}
+    for queue, lane, *_ in fronts:
+        lanes.setdefault(queue, {})[lane] = None
+    asked = []
+    begin.clear()
+    for queue, seen in lanes.items():
+        # Only what stands in the way of a claim: a row deeper in a lane costs nothing until it comes to the front.
+        most = PARK_FRONT if len(seen) == 1 else max(PARK_LANE, PARK_FRONT // len(seen))
+        asked += [(queue, lane, most) for lane in seen]
+        if len(seen) == LANES_MAX:
+            begin[queue] = next(reversed(seen))
+    away: Rows = yield Each("ready_unclaimable", asked)
     parked = [
         (row[0], row[1], "queued", row[-1], *row[2:7], row[7], *row[8:12], None, None, *row[12:14], None)
         for row in away

@@ -2,10 +2,16 @@
 The worker's claim: as `claim`, for many jobs at once, and fast.
 
 Theory of operation. A queue is an index over (queue, lane, priority, time, id); claimed rows leave dead entries at its
-front, and while somebody's snapshot is pinned they stay. So a worker remembers where it is: a cursor has one entry for
-every queue, lane and priority that had ready rows when it looked, and the probe for an entry begins there. What comes
-behind a cursor's back, a row that committed late or a higher priority, is found when the worker looks anew: after a
-short claim, and at least every second or so.
+front, and while somebody's snapshot is pinned they stay. So a worker remembers where it is: a cursor has an entry for
+what had ready rows when it looked, and the probe for an entry begins there. What comes behind a cursor's back, a row
+that committed late or a higher priority, is found when the worker looks anew: after a short claim, and at least every
+second or so.
+
+A plain queue has one lane, the one without a name, and an entry for each of its priorities. A fair queue has a lane for
+each tenant and one entry for each lane; a claim shares its jobs out as `rules.fairness.plan` says and asks once for all
+lanes. Lanes that had less than their share leave something over, which is shared out again among the others. Of very
+many lanes a look sees a part, and the next one goes on from there: that is why the worker also remembers, for each fair
+queue, whose turn it was.
 
 Choice and write are one statement, `claim_batch`, which says in SQL what `moves.eligible`, `moves.order` and
 `moves.claim` say in Python; tests hold it to them. Locking the rows first, deciding in Python and saving cost a worker
@@ -15,32 +21,81 @@ about as much processor time as everything else it does for a job that does noth
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import groupby
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from tenure.procedures.claim import PROMOTE_MAX, Claim, check_claim, grant, promote_rows, still_held
+from tenure.procedures.claim import (
+    LANES_MAX,
+    PROMOTE_MAX,
+    Claim,
+    by_urgency,
+    check_claim,
+    grant,
+    promote_rows,
+    still_held,
+)
 from tenure.procedures.records import document_of, effects_by_job, identity, lease_of, placed, span
 from tenure.rules.effect import Effect
+from tenure.rules.fairness import Turn, plan
 from tenure.rules.job import Job
 from tenure.rules.lease import check_duration
 from tenure.yields import FRESH, Command, Each, Row, Script, Statement, procedure
 
+# Passes over the lanes of a fair queue within one claim, the first included; each one goes to those that had enough.
+PASSES_MAX = 4
+# Looks within one claim, where none of the lanes seen had anything to take and there are more.
+LOOKS_MAX = 4
+# A worker that goes through a fair queue looks again when so many times the time has passed that the last look took.
+LOOK_PART = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where the probe of one queue, lane and priority begins."""
+    """
+    Where the probe of a lane begins.
+
+    Attributes:
+        below: Lower priorities of the lane are taken too; otherwise they have entries of their own.
+        weight: Jobs in one turn.
+    """
 
     queue: str
     lane: str
     priority: int
     run_at: int
     job_id: UUID
+    below: bool = False
+    weight: int = 1
 
 
-Cursor: TypeAlias = tuple[Entry, ...]
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """
+    What a look has seen, and how far claims have come since.
+
+    Attributes:
+        entries: In the order of service; none means that the next claim looks first.
+        parts: Fair queues of which not every lane was seen.
+        took: Seconds of the last look, counted by the database.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    parts: frozenset[str] = frozenset()
+    took: float = 0.0
+
+    def good_for(self, longest: float) -> float:
+        """Say after how many seconds a worker should look anew: a tenant that is new has to wait for it."""
+        fair = any(entry.below for entry in self.entries)
+        return min(longest, LOOK_PART * self.took) if fair else longest
+
+
+# Of each fair queue, whose turn it was.
+Turns: TypeAlias = Mapping[str, Turn]
 
 
 class Claimed:
@@ -85,10 +140,12 @@ class Taken:
 
     Attributes:
         cursor: For the next claim; None where the next one should look anew, because this one came back short.
+        turns: For the next claim too.
     """
 
     claims: list[Claim | Claimed]
     cursor: Cursor | None = None
+    turns: Turns = field(default_factory=dict)
 
     @property
     def full(self) -> bool:
@@ -107,6 +164,7 @@ def claim_batch(
     organization: str | None = None,
     lease_duration: timedelta | None = None,
     cursor: Cursor | None = None,
+    turns: Turns | None = None,
     lost: int = 0,
     command: Command = FRESH,
 ) -> Script[Taken]:
@@ -117,6 +175,7 @@ def claim_batch(
         queues: Served in this order; None means every queue, the one with the most urgent first job first.
         lease_duration: The leases' length instead of each job's own.
         cursor: From the worker's last claim; None looks where the queues begin and what has come due.
+        turns: From the worker's last claim, whether or not it gave a cursor.
         lost: At most this many of them may be jobs whose last worker was lost, one of which may have been the cause;
             only where the claim looks anew.
     Locks: the rows taken, skipping locked ones. Writes: ready, deferred, lease, event.
@@ -130,56 +189,161 @@ def claim_batch(
         leased = yield Statement("claim_leases", {"claim_id": command.id})
         if leased:
             return Taken([*(yield from still_held(leased))])
+    ask = _Ask(worker_id, list(kinds), tenant, organization, lease_duration, command)
     claims: list[Claim | Claimed] = []
-    scope: dict[str, Any] = {"tenant": tenant, "organization": organization, "kinds": list(kinds)}
-    if cursor is None:
-        rows, cursor = yield from _look(queues, scope, min(lost, limit))
-        if rows:
-            claims += yield from grant(rows, worker_id, start=True, duration=lease_duration, command=command)
-    wanted = limit - len(claims)
-    if cursor and wanted:
-        fixed = (
-            worker_id,
-            json.dumps(worker_id, ensure_ascii=False),
-            command.id,
-            None if lease_duration is None else span(lease_duration),
-            tenant,
-            organization,
-            json.dumps(list(kinds)),
-            wanted,
-            command.id,
-        )
-        rows = yield Each("claim_batch", [(e.queue, e.lane, e.priority, e.run_at, e.job_id, *fixed) for e in cursor])
+    stand = dict(turns or {})
+    if cursor is None or not cursor.entries:
+        found, cursor = yield from _look(queues, ask, stand, limit, min(lost, limit))
+        if found:
+            claims += yield from grant(found, worker_id, start=True, duration=lease_duration, command=command)
+    for _ in range(LOOKS_MAX):
+        rows, cursor = yield from _take(cursor, ask, stand, limit - len(claims))
         claims += yield from _claims(rows)
-        cursor = _moved_on(cursor, rows)
-    return Taken(claims, cursor if len(claims) == limit else None)
+        if claims or not cursor.parts:
+            break
+        # Nothing for this worker in any lane that was seen, and there are others.
+        _, cursor = yield from _look(queues, ask, stand, limit, 0)
+    return Taken(claims, cursor if len(claims) == limit or (claims and cursor.parts) else None, stand)
 
 
-def _look(queues: Sequence[str] | None, scope: dict[str, Any], lost: int) -> Script[tuple[list[Row], Cursor]]:
+class _Ask:
+    """What is the same for every row that a claim asks for."""
+
+    __slots__ = ("_after", "_before", "scope")
+
+    def __init__(
+        self,
+        worker_id: str,
+        kinds: list[str],
+        tenant: str | None,
+        organization: str | None,
+        duration: timedelta | None,
+        command: Command,
+    ) -> None:
+        self.scope: dict[str, Any] = {"tenant": tenant, "organization": organization, "kinds": kinds}
+        lease_us = None if duration is None else span(duration)
+        named = json.dumps(worker_id, ensure_ascii=False)
+        self._before = (worker_id, named, command.id, lease_us, tenant, organization, json.dumps(kinds))
+        self._after = (command.id,)
+
+    def each(self, shares: Sequence[tuple[Entry, int]], limit: int) -> Each:
+        """Ask for so many rows of each entry, and for `limit` of all."""
+        rest = (*self._before, limit, *self._after)
+        return Each(
+            "claim_batch",
+            [(e.queue, e.lane, e.priority, e.run_at, e.job_id, e.below, share, *rest) for e, share in shares],
+        )
+
+
+def _look(
+    queues: Sequence[str] | None, ask: _Ask, stand: Turns, limit: int, lost: int
+) -> Script[tuple[list[Row], Cursor]]:
     """Find where the queues begin, and the jobs whose worker was lost."""
-    request: list[Statement | Each] = [Statement("deferred_due", {"limit": PROMOTE_MAX}), Statement("ready_fronts")]
+    # More lanes than a claim can serve twice over are not worth a look.
+    most = min(LANES_MAX, max(16, 2 * limit))
+    begin = {"queues": list(stand), "lanes": [turn.lane for turn in stand.values()], "limit": most}
+    request: list[Statement | Each] = [
+        Statement("deferred_due", {"limit": PROMOTE_MAX}),
+        Statement("ready_fronts", begin),
+    ]
     if lost:
         names = None if queues is None else list(queues)
-        request.append(Statement("ready_lost", {"queues": names, "limit": lost, **scope}))
+        request.append(Statement("ready_lost", {"queues": names, "limit": lost, **ask.scope}))
     due, fronts, *found = yield request
     if due:
         yield from promote_rows(due)
-        fronts = yield Statement("ready_fronts")
-    entries = [Entry(row[0], row[1], row[2], row[3], identity(row[4])) for row in fronts]
-    return (found[0] if found else []), _ordered(entries, queues)
+        fronts = yield Statement("ready_fronts", begin)
+    return (found[0] if found else []), _cursor(fronts, queues, most)
 
 
-def _ordered(entries: list[Entry], queues: Sequence[str] | None) -> Cursor:
-    first: dict[str, tuple[int, int]] = {}
-    for entry in entries:
-        urgency = (-entry.priority, entry.run_at)
-        first[entry.queue] = min(first.get(entry.queue, urgency), urgency)
-    if queues is None:
-        places = {queue: nth for nth, queue in enumerate(sorted(first, key=lambda name: (first[name], name)))}
-    else:
-        places = {queue: nth for nth, queue in enumerate(dict.fromkeys(queues))}
-    served = [entry for entry in entries if entry.queue in places]
-    return tuple(sorted(served, key=lambda entry: (places[entry.queue], -entry.priority, entry.run_at)))
+def _cursor(fronts: list[Row], queues: Sequence[str] | None, most: int) -> Cursor:
+    """Put what a look has seen into the order of service."""
+    lanes: dict[str, dict[str, list[Row]]] = {}
+    for row in fronts:
+        lanes.setdefault(row[0], {}).setdefault(row[1], []).append(row)
+    entries = []
+    parts = set()
+    for queue in by_urgency(fronts) if queues is None else dict.fromkeys(queues):
+        seen = lanes.get(queue, {})
+        fair = len(seen) > 1 or "" not in seen
+        for rows in seen.values():
+            # The lane without a name is a plain queue's, with an entry for each priority, or one lane among others.
+            entries += [
+                Entry(row[0], row[1], row[2], row[3], identity(row[4]), fair, row[5])
+                for row in (rows[:1] if fair else rows)
+            ]
+        if len(seen) >= most:
+            parts.add(queue)
+    return Cursor(tuple(entries), frozenset(parts), fronts[-1][6] / 1e6 if fronts else 0.0)
+
+
+def _take(cursor: Cursor, ask: _Ask, stand: dict[str, Turn], limit: int) -> Script[tuple[list[Row], Cursor]]:
+    """
+    Take rows queue by queue, fair queues lane by lane.
+
+    Returns: The rows, and the cursor moved on; without entries where nothing is known any more.
+    """
+    taken: list[Row] = []
+    kept: list[Entry] = []
+    used_up = False
+    for fair, group in groupby(cursor.entries, key=lambda entry: entry.queue if entry.below else None):
+        entries = list(group)
+        rest = limit - len(taken)
+        if not rest:
+            kept += entries
+        elif fair is None:
+            rows = yield ask.each([(entry, rest) for entry in entries], rest)
+            taken += rows
+            kept += _moved_on(entries, rows)
+        else:
+            whole = fair not in cursor.parts
+            rows, left = yield from _go_round(entries, ask, stand, rest, whole=whole)
+            taken += rows
+            kept += left
+            # What is left of the lanes seen would not fill another claim; and other lanes come before other queues.
+            used_up = used_up or (not whole and sum(entry.weight for entry in left) < limit)
+            if used_up and rows:
+                break
+    return taken, replace(cursor, entries=() if used_up else tuple(kept))
+
+
+def _go_round(
+    entries: list[Entry], ask: _Ask, stand: dict[str, Turn], limit: int, *, whole: bool
+) -> Script[tuple[list[Row], list[Entry]]]:
+    """
+    Give each lane of one queue its turn.
+
+    Returns: The rows, and the entries that may have more, in the order of the round.
+    """
+    queue = entries[0].queue
+    taken: list[Row] = []
+    ring = entries
+    for _ in range(PASSES_MAX):
+        by_lane = {entry.lane: entry for entry in ring}
+        shares, turn = plan(
+            [(entry.lane, entry.weight) for entry in ring], stand.get(queue), limit - len(taken), whole=whole
+        )
+        if not shares or turn is None:
+            break
+        stand[queue] = turn
+        rows = yield ask.each([(by_lane[lane], share) for lane, share in shares], limit - len(taken))
+        taken += rows
+        given = Counter(row[0] for row in rows)
+        short = {lane for lane, share in shares if given[lane] < share}
+        ring = _from_turn([entry for entry in _moved_on(ring, rows) if entry.lane not in short], ring, turn)
+        if not whole:
+            served = {lane for lane, _ in shares}
+            ring = [entry for entry in ring if entry.lane not in served or (entry.lane == turn.lane and turn.left)]
+        if len(taken) == limit or not ring:
+            break
+    return taken, ring
+
+
+def _from_turn(left: list[Entry], ring: list[Entry], turn: Turn) -> list[Entry]:
+    """Begin the round at the lane whose turn it is, or the one behind it."""
+    places = {entry.lane: nth for nth, entry in enumerate(ring)}
+    begin = places[turn.lane]
+    return sorted(left, key=lambda entry: (places[entry.lane] - begin) % len(ring))
 
 
 def _claims(rows: list[Row]) -> Script[list[Claimed]]:
@@ -191,11 +355,17 @@ def _claims(rows: list[Row]) -> Script[list[Claimed]]:
     return [Claimed(row, effects.get(identity(row[1]), ())) for row in rows]
 
 
-def _moved_on(cursor: Cursor, rows: list[Row]) -> Cursor:
+def _moved_on(entries: Sequence[Entry], rows: list[Row]) -> list[Entry]:
     """Let every entry begin at the last row that was taken of it."""
-    ends = {(row[29], row[30]): row for row in rows}
+    # The first column of a claimed row is its lane; within a lane rows come in the order of service.
+    ends = {(row[29], row[0], row[30]): row for row in rows}
+    lanes = {(row[29], row[0]): row for row in rows}
     moved = []
-    for entry in cursor:
-        last = ends.get((entry.queue, entry.priority))
-        moved.append(entry if last is None else replace(entry, run_at=last[8], job_id=identity(last[1])))
-    return tuple(moved)
+    for entry in entries:
+        where = (entry.queue, entry.lane)
+        last = lanes.get(where) if entry.below else ends.get((*where, entry.priority))
+        if last is None:
+            moved.append(entry)
+        else:
+            moved.append(replace(entry, priority=last[30], run_at=last[8], job_id=identity(last[1])))
+    return moved

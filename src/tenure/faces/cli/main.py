@@ -14,7 +14,7 @@ from typing import NoReturn
 import typer
 
 from tenure.errors import TenureError
-from tenure.faces.cli import demo, jobs, journal, lab, storage, work
+from tenure.faces.cli import demo, jobs, journal, lab, queues, storage, work
 from tenure.faces.cli.show import write_json
 
 
@@ -41,6 +41,7 @@ app.command("worker")(work.worker)
 app.command("enqueue")(work.enqueue)
 app.command("sweep")(work.sweep)
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(queues.app, name="queues")
 app.add_typer(journal.app, name="journal")
 
 

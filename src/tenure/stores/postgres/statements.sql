@@ -208,17 +208,17 @@ WHERE job_id = ANY(%(job_id)b::uuid[])
 RETURNING job_id;
 
 -- name: ready_insert(job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message) each
--- writes ready
+-- writes ready; the lane is decided here, by the queue's setting, whatever was given
 INSERT INTO tenure.ready (job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message)
-SELECT job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message
+SELECT job_id, tenant, organization, kind, queue, CASE WHEN queue = ANY(ARRAY(SELECT name FROM tenure.queue WHERE fair)) THEN tenant ELSE '' END, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message
 FROM unnest(%(job_id)b::uuid[], %(tenant)b::text[], %(organization)b::text[], %(kind)b::text[], %(queue)b::text[], %(lane)b::text[], %(priority)b::integer[], %(run_at)b::bigint[], %(generation)b::bigint[], %(attempt)b::integer[], %(attempts_max)b::integer[], %(epoch)b::bigint[], %(error_code)b::text[], %(error_message)b::text[])
     WITH ORDINALITY AS given (job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message, nth)
 ORDER BY nth;
 
 -- name: deferred_insert(job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message) each
--- writes deferred
+-- writes deferred; the lane is decided here, by the queue's setting, whatever was given
 INSERT INTO tenure.deferred (job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message)
-SELECT job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message
+SELECT job_id, tenant, organization, kind, queue, CASE WHEN queue = ANY(ARRAY(SELECT name FROM tenure.queue WHERE fair)) THEN tenant ELSE '' END, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message
 FROM unnest(%(job_id)b::uuid[], %(tenant)b::text[], %(organization)b::text[], %(kind)b::text[], %(queue)b::text[], %(lane)b::text[], %(priority)b::integer[], %(run_at)b::bigint[], %(generation)b::bigint[], %(attempt)b::integer[], %(attempts_max)b::integer[], %(epoch)b::bigint[], %(error_code)b::text[], %(error_message)b::text[])
     WITH ORDINALITY AS given (job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message, nth)
 ORDER BY nth;
@@ -244,9 +244,9 @@ WHERE l.job_id = ANY(%(job_id)b::uuid[])
 RETURNING l.job_id;
 
 -- name: resting_insert(job_id, tenant, status, parked, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at) each
--- writes resting
+-- writes resting; the lane is decided here, by the queue's setting, whatever was given
 INSERT INTO tenure.resting (job_id, tenant, status, parked, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at)
-SELECT job_id, tenant, status, parked, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at
+SELECT job_id, tenant, status, parked, organization, kind, queue, CASE WHEN queue = ANY(ARRAY(SELECT name FROM tenure.queue WHERE fair)) THEN tenant ELSE '' END, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at
 FROM unnest(%(job_id)b::uuid[], %(tenant)b::text[], %(status)b::text[], %(parked)b::text[], %(organization)b::text[], %(kind)b::text[], %(queue)b::text[], %(lane)b::text[], %(priority)b::integer[], %(run_at)b::bigint[], %(generation)b::bigint[], %(attempt)b::integer[], %(attempts_max)b::integer[], %(epoch)b::bigint[], %(cancel_requested_at)b::bigint[], %(cancel_reason)b::text[], %(error_code)b::text[], %(error_message)b::text[], %(finished_at)b::bigint[])
     WITH ORDINALITY AS given (job_id, tenant, status, parked, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at, nth)
 ORDER BY nth;
@@ -260,12 +260,12 @@ FROM unnest(%(job_id)b::uuid[], %(tenant)b::text[], %(status)b::text[], %(run_at
 ORDER BY nth;
 
 -- name: job_key_reserve(tenant, project, idempotency_key, job_id, organization, kind, payload_digest) each
--- writes job_key where the key is new; waits for another transaction that reserves the same key
+-- writes job_key where the key is new, in the order given; waits for another transaction that reserves the same key
 INSERT INTO tenure.job_key (tenant, project, idempotency_key, job_id, organization, kind, payload_digest)
 SELECT tenant, project, idempotency_key, job_id, organization, kind, payload_digest
 FROM unnest(%(tenant)b::text[], %(project)b::text[], %(idempotency_key)b::text[], %(job_id)b::uuid[], %(organization)b::text[], %(kind)b::text[], %(payload_digest)b::text[])
     WITH ORDINALITY AS given (tenant, project, idempotency_key, job_id, organization, kind, payload_digest, nth)
-ORDER BY tenant, project, idempotency_key
+ORDER BY nth
 ON CONFLICT DO NOTHING
 RETURNING job_id;
 
@@ -280,8 +280,7 @@ JOIN tenure.job_key k USING (tenant, project, idempotency_key);
 INSERT INTO tenure.job (job_id, tenant, organization, project, idempotency_key, subject, kind, kind_version, queue, priority, payload, attempts_max, backoff_us, lease_us, scheduled_at, created_at, on_reconciled, on_declined, options, payload_digest, operation_digest)
 SELECT job_id, tenant, organization, project, idempotency_key, subject, kind, kind_version, queue, priority, payload::json, attempts_max, backoff_us, lease_us, scheduled_at, created_at, on_reconciled, on_declined, options, payload_digest, operation_digest
 FROM unnest(%(job_id)b::uuid[], %(tenant)b::text[], %(organization)b::text[], %(project)b::text[], %(idempotency_key)b::text[], %(subject)b::text[], %(kind)b::text[], %(kind_version)b::integer[], %(queue)b::text[], %(priority)b::integer[], %(payload)b::text[], %(attempts_max)b::integer[], %(backoff_us)b::bigint[], %(lease_us)b::bigint[], %(scheduled_at)b::bigint[], %(created_at)b::bigint[], %(on_reconciled)b::text[], %(on_declined)b::text[], %(options)b::text[], %(payload_digest)b::text[], %(operation_digest)b::text[])
-    WITH ORDINALITY AS given (job_id, tenant, organization, project, idempotency_key, subject, kind, kind_version, queue, priority, payload, attempts_max, backoff_us, lease_us, scheduled_at, created_at, on_reconciled, on_declined, options, payload_digest, operation_digest, nth)
-ORDER BY nth;
+    AS given (job_id, tenant, organization, project, idempotency_key, subject, kind, kind_version, queue, priority, payload, attempts_max, backoff_us, lease_us, scheduled_at, created_at, on_reconciled, on_declined, options, payload_digest, operation_digest);
 
 -- name: lease_publish(job_id, generation, command_id) each
 -- writes lease: a publish of this command is part of this transaction

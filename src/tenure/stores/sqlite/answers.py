@@ -81,7 +81,8 @@ class _Prepared:
     One named statement: one SQL statement or a few of them.
 
     What the other database writes in one statement with several parts is several statements here, each run for all
-    rows before the next one. Nobody comes between: the transaction has the only write lock.
+    rows before the next one. Nobody comes between: the transaction has the only write lock. The answer is that of the
+    last one that gives rows.
     """
 
     __slots__ = ("each", "name", "params", "parts")
@@ -119,7 +120,8 @@ class Answers:
                 rows = (tuple([request.params[name] for name in prepared.params]),)
             found: Rows = []
             for part in prepared.parts:
-                found = _each(cursor, part, (part.values(row, instants) for row in rows))
+                given = _each(cursor, part, (part.values(row, instants) for row in rows))
+                found = given if part.gives_rows else found
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             error.add_note(f"in statement {request.name}")
             raise_typed(error)

@@ -55,7 +55,21 @@ CREATE TABLE tenure.job_key (
     PRIMARY KEY (tenant, project, idempotency_key)
 );
 
--- Queued and due. `lane` is the tenant on a fair queue and empty on a plain one.
+-- Queues that somebody has said something about; all others are plain.
+CREATE TABLE tenure.queue (
+    name text NOT NULL PRIMARY KEY CHECK (name <> ''),
+    fair boolean NOT NULL,
+    -- The lane from which the single claim took last; workers remember their own.
+    turn text NOT NULL DEFAULT ''
+) WITH (fillfactor = 50);
+CREATE TABLE tenure.queue_weight (
+    tenant text NOT NULL CHECK (tenant <> ''),
+    queue text NOT NULL CHECK (queue <> ''),
+    weight integer NOT NULL CHECK (weight BETWEEN 1 AND 100),
+    PRIMARY KEY (tenant, queue)
+);
+
+-- Queued and due. `lane` is the tenant on a fair queue and empty on a plain one, decided by the insert.
 CREATE TABLE tenure.ready (
     job_id uuid NOT NULL,
     tenant text NOT NULL,

@@ -49,7 +49,21 @@ CREATE TABLE tenure_job_key (
     PRIMARY KEY (tenant, project, idempotency_key)
 ) WITHOUT ROWID;
 
--- Queued and due. `lane` is the tenant on a fair queue and empty on a plain one.
+-- Queues that somebody has said something about; all others are plain.
+CREATE TABLE tenure_queue (
+    name TEXT NOT NULL PRIMARY KEY CHECK (name <> ''),
+    fair INTEGER NOT NULL CHECK (fair IN (0, 1)),
+    -- The lane from which the single claim took last; workers remember their own.
+    turn TEXT NOT NULL DEFAULT ''
+) WITHOUT ROWID;
+CREATE TABLE tenure_queue_weight (
+    tenant TEXT NOT NULL CHECK (tenant <> ''),
+    queue TEXT NOT NULL CHECK (queue <> ''),
+    weight INTEGER NOT NULL CHECK (weight BETWEEN 1 AND 100),
+    PRIMARY KEY (tenant, queue)
+) WITHOUT ROWID;
+
+-- Queued and due. `lane` is the tenant on a fair queue and empty on a plain one, decided by the insert.
 CREATE TABLE tenure_ready (
     job_id TEXT NOT NULL,
     tenant TEXT NOT NULL,
@@ -116,6 +130,7 @@ CREATE TABLE tenure_lease (
     command_id TEXT,
     PRIMARY KEY (job_id, tenant)
 ) WITHOUT ROWID;
+CREATE INDEX tenure_lease_claim ON tenure_lease (claim_id, tenant) WHERE claim_id IS NOT NULL;
 
 -- Not offered to workers: queued but parked, indeterminate, timed out.
 CREATE TABLE tenure_resting (

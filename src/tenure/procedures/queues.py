@@ -1,0 +1,61 @@
+"""How queues are served: fair, so that tenants take turns, or plain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tenure.errors import Refused, echo
+from tenure.rules.fairness import QueueSetting, check_setting
+from tenure.yields import Each, Procedure, Script, Statement, procedure
+
+
+def set_queue(
+    name: str, *, fair: bool, weights: Mapping[str, int] | None = None, tenant: str | None = None
+) -> Procedure[QueueSetting]:
+    """
+    Say how a queue is served; what was said before is forgotten.
+
+    Rows that come to ready from now on are put into lanes by it; rows that are there already are served where they are.
+
+    Args:
+        tenant: Whom the caller is bound to.
+    Raises:
+        Invalid: See `check_setting`.
+        Refused: TENANT_BOUND, a queue is everybody's.
+    Locks: the queue's row. Writes: queue, queue_weight.
+    """
+    setting = check_setting(name, fair=fair, weights=weights)
+    if tenant is not None:
+        raise Refused(
+            f"a service that is bound to tenant {echo(tenant)} does not set queues: they are everybody's",
+            code="TENANT_BOUND",
+        )
+    return _save(setting)
+
+
+@procedure
+def _save(setting: QueueSetting) -> Script[QueueSetting]:
+    yield [
+        Statement("queue_save", {"name": setting.name, "fair": setting.fair}),
+        Statement("queue_unweigh", {"name": setting.name}),
+        Each("queue_weigh", [(tenant, setting.name, weight) for tenant, weight in setting.weights.items()]),
+    ]
+    return setting
+
+
+@procedure(reads=True)
+def list_queues(*, tenant: str | None = None) -> Script[list[QueueSetting]]:
+    """
+    Give every queue that somebody has said something about, by name; all others are plain.
+
+    Args:
+        tenant: Of the weights only this tenant's.
+    """
+    fair: dict[str, bool] = {}
+    weights: dict[str, dict[str, int]] = {}
+    for name, is_fair, whose, weight in (yield Statement("queue_list")):
+        fair[name] = bool(is_fair)
+        of_queue = weights.setdefault(name, {})
+        if whose is not None and tenant in {None, whose}:
+            of_queue[whose] = weight
+    return [QueueSetting(name, is_fair, weights[name]) for name, is_fair in fair.items()]
