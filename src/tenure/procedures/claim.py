@@ -123,18 +123,22 @@ def _pick(queues: Sequence[str] | None, filters: Mapping[str, Any], limit: int) 
 
 
 def _front(queue: str, filters: Mapping[str, Any], limit: int) -> Script[Rows]:
-    """Lock the rows of a queue whose turn it is: tenants go round, and what is left over goes to the first ones."""
+    """Lock the rows of a queue whose turn it is: tenants go round, and round again while they have more."""
     asked = {"queue": queue, "limit": limit, **filters}
-    rows: Rows = yield Statement("ready_front", {"share": None, **asked})
-    picked = [row[:-1] for row in rows]
+    rows: Rows = yield Statement("ready_front", {"rounds": 1, **asked})
     # A plain queue has one lane and no turns, and the statement names none.
-    if rows and rows[-1][-1] is not None:
-        yield Statement("queue_turn", {"name": queue, "lane": rows[-1][-1]})
-        if len(picked) < limit:
-            known = {identity(row[1]) for row in picked}
-            more: Rows = yield Statement("ready_front", {"share": limit, **asked})
-            picked += [row[:-1] for row in more if identity(row[1]) not in known][: limit - len(picked)]
-    return picked
+    if not rows or rows[0][-1] is None:
+        return [row[:-1] for row in rows]
+    yield Statement("queue_turn", {"name": queue, "lane": rows[-1][-1]})
+    picked = {identity(row[1]): row[:-1] for row in rows}
+    rounds, before = 1, 0
+    while before < len(picked) < limit:
+        # Rows that are ours already are given again, and twice as many rounds cost a few statements at most.
+        rounds, before = 2 * rounds, len(picked)
+        for row in (yield Statement("ready_front", {"rounds": rounds, **asked})):
+            if len(picked) < limit:
+                picked.setdefault(identity(row[1]), row[:-1])
+    return list(picked.values())
 
 
 def check_claim(worker_id: str, limit: int, organization: str | None, names: Sequence[str]) -> None:

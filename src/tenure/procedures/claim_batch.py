@@ -317,7 +317,10 @@ def _go_round(
     """
     queue = entries[0].queue
     taken: list[Row] = []
-    ring = entries
+    ring, turn = entries, stand.get(queue)
+    if not whole and turn is not None and ring[0].lane == turn.lane and not turn.left:
+        # It had its turn; the next one comes when the round comes back.
+        ring = ring[1:]
     for _ in range(PASSES_MAX):
         by_lane = {entry.lane: entry for entry in ring}
         shares, turn = plan(

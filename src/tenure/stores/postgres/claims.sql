@@ -5,10 +5,10 @@
 -- locks nothing; every queue with parked rows
 SELECT DISTINCT queue FROM tenure.resting WHERE status = 'queued' ORDER BY queue;
 
--- name: ready_front(queue, tenant, organization, kinds, share, limit) once
+-- name: ready_front(queue, tenant, organization, kinds, rounds, limit) once
 -- locks the ready rows it takes, skipping locked ones; the claim's choice, from the very front of the queue. Its lanes go
--- round, beginning behind the one that was served last; each gives its weight, or `share` where that is given. A queue
--- with nothing but the lane without a name gives all from there, and its last column, the lane, is null.
+-- round, beginning behind the one that was served last; each gives its weight for so many rounds. A queue with nothing
+-- but the lane without a name gives all from there, and its last column, the lane, is null.
 WITH RECURSIVE place AS MATERIALIZED (
     SELECT (SELECT q.turn FROM tenure.queue q WHERE q.name = %(queue)b) AS turn,
         (SELECT r.lane FROM tenure.ready r WHERE r.queue = %(queue)b ORDER BY r.queue DESC, r.lane DESC LIMIT 1) AS last
@@ -69,10 +69,8 @@ picked AS MATERIALIZED (
         ORDER BY r.priority DESC, r.run_at, r.job_id
         LIMIT CASE
             WHEN (SELECT last FROM place) = '' THEN %(limit)b::bigint
-            ELSE COALESCE(
-                %(share)b::bigint,
-                (SELECT w.weight FROM tenure.queue_weight w WHERE w.tenant = l.lane AND w.queue = %(queue)b),
-                1
+            ELSE %(rounds)b::bigint * COALESCE(
+                (SELECT w.weight FROM tenure.queue_weight w WHERE w.tenant = l.lane AND w.queue = %(queue)b), 1
             )
         END
         FOR UPDATE OF r SKIP LOCKED

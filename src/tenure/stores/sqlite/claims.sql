@@ -5,10 +5,10 @@
 -- locks nothing; every queue with parked rows
 SELECT DISTINCT queue FROM tenure_resting WHERE status = 'queued' ORDER BY queue;
 
--- name: ready_front(queue, tenant, organization, kinds, share, limit) once
+-- name: ready_front(queue, tenant, organization, kinds, rounds, limit) once
 -- locks the ready rows it takes, skipping locked ones; the claim's choice, from the very front of the queue. Its lanes go
--- round, beginning behind the one that was served last; each gives its weight, or `share` where that is given. A queue
--- with nothing but the lane without a name gives all from there, and its last column, the lane, is null.
+-- round, beginning behind the one that was served last; each gives its weight for so many rounds. A queue with nothing
+-- but the lane without a name gives all from there, and its last column, the lane, is null.
 WITH RECURSIVE place (turn, last) AS (
     SELECT (SELECT q.turn FROM tenure_queue q WHERE q.name = :queue),
         (SELECT r.lane FROM tenure_ready r WHERE r.queue = :queue ORDER BY r.queue DESC, r.lane DESC LIMIT 1)
@@ -68,8 +68,8 @@ SELECT 'ready', r.job_id, r.tenant, 'queued', r.generation, r.attempt, r.attempt
 FROM picked r
 JOIN tenure_job j ON j.job_id = r.job_id
 JOIN tenure_authority a ON a.tenant = r.tenant
-WHERE (SELECT last FROM place) = '' OR r.place <= COALESCE(
-    :share, (SELECT w.weight FROM tenure_queue_weight w WHERE w.tenant = r.lane AND w.queue = :queue), 1
+WHERE (SELECT last FROM place) = '' OR r.place <= :rounds * COALESCE(
+    (SELECT w.weight FROM tenure_queue_weight w WHERE w.tenant = r.lane AND w.queue = :queue), 1
 )
 ORDER BY r.nth, r.place
 LIMIT :limit;
