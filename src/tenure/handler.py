@@ -49,7 +49,7 @@ from tenure.rules.outcome import Accepted, Declined, Evidence, FailedBeforeDispa
 from tenure.rules.payload import clean_text
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Store, Transaction
 from tenure.stores.runner import guard, refuse_inside
-from tenure.yields import new_id
+from tenure.yields import Procedure, new_id
 
 T = TypeVar("T")
 
@@ -102,6 +102,7 @@ class Runtime:
 
     Attributes:
         wait: Runs an awaitable for a blocking handler, on the worker's loop.
+        commit: Runs a procedure of an awaiting handler; the store does where it is left out.
         apart: Runs a function for an awaiting handler in a thread that no handler can keep busy.
     """
 
@@ -111,6 +112,7 @@ class Runtime:
     journal: Keep | None
     wait: Callable[[Awaitable[Any]], Any]
     apart: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread
+    commit: Callable[[Procedure[Any]], Awaitable[Any]] | None = None
 
 
 @dataclass(slots=True)
@@ -388,7 +390,7 @@ class AsyncContext(_Shared, AwaitingContext):
             return await self._runtime.apart(lambda: self._keep(effect, outcome))
 
         steps = perform(self._attempt.lease, name, digest, declared, limit, send=send, keep=keep, resend=resend)
-        flow = asyncio.ensure_future(run_flow_async(steps, self._runtime.store.run))
+        flow = asyncio.ensure_future(run_flow_async(steps, self._runtime.commit or self._runtime.store.run))
         flow.add_done_callback(_seen)
         try:
             performed = await asyncio.shield(flow)

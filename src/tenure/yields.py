@@ -114,9 +114,12 @@ class Procedure(Generic[T]):
         name: The function's name; crash points and logs use it.
         reads: True when it writes nothing and locks nothing, so that a store may run it on a reader.
         urgent: True when a store should run it before others that wait (lease renewals).
+        args, kwargs: What it was made with.
+        batch: Makes one procedure of many values of this kind, or None. It answers each in the order given: with its
+            value, with its error, or with None for one that has to be run by itself.
     """
 
-    __slots__ = ("_args", "_kwargs", "_script", "_used", "name", "reads", "urgent")
+    __slots__ = ("_script", "_used", "args", "batch", "kwargs", "name", "reads", "urgent")
 
     def __init__(
         self,
@@ -126,29 +129,32 @@ class Procedure(Generic[T]):
         *,
         reads: bool,
         urgent: bool,
+        batch: Callable[[Sequence[Procedure[T]]], Procedure[list[T | TenureError | None]]] | None = None,
     ) -> None:
         self.name = script.__name__
         self.reads = reads
         self.urgent = urgent
         self._script = script
-        self._args = args
-        self._kwargs = kwargs
+        self.batch = batch
+        self.args = args
+        self.kwargs = kwargs
         self._used = False
 
     def script(self) -> Script[T]:
         """Give a fresh generator; each call starts from the beginning with the same arguments."""
         self._note()
-        command = self._kwargs.get("command")
+        command = self.kwargs.get("command")
         if isinstance(command, Command):
             command.runs += 1
-        return self._script(*self._args, **self._kwargs)
+        return self._script(*self.args, **self.kwargs)
 
     def _note(self) -> None:
         # One that was given to this one is in its hands, also where a busy store refuses before the first step.
         self._used = True
-        for given in self._args:
-            if isinstance(given, Procedure):
-                given._note()  # noqa: SLF001 - of its own kind
+        for given in self.args:
+            for one in given if isinstance(given, list) else (given,):
+                if isinstance(one, Procedure):
+                    one._note()  # noqa: SLF001 - of its own kind
 
     def __iter__(self) -> Script[T]:
         return self.script()
@@ -166,9 +172,16 @@ class Procedure(Generic[T]):
 def procedure(script: Callable[P, Script[T | AfterCommit]], /) -> Callable[P, Procedure[T]]: ...
 @overload
 def procedure(
-    *, reads: bool = ..., urgent: bool = ...
+    *, reads: bool = ..., urgent: bool = ..., batch: Callable[[Any], Procedure[Any]] | None = ...
 ) -> Callable[[Callable[P, Script[T | AfterCommit]]], Callable[P, Procedure[T]]]: ...
-def procedure(script: Any = None, /, *, reads: bool = False, urgent: bool = False) -> Any:
+def procedure(
+    script: Any = None,
+    /,
+    *,
+    reads: bool = False,
+    urgent: bool = False,
+    batch: Callable[[Any], Procedure[Any]] | None = None,
+) -> Any:
     """
     Turn a generator function into one that returns a `Procedure`.
 
@@ -183,7 +196,7 @@ def procedure(script: Any = None, /, *, reads: bool = False, urgent: bool = Fals
         def make(*args: P.args, **kwargs: P.kwargs) -> Procedure[T]:
             if has_command:
                 kwargs["command"] = Command()
-            return Procedure(function, args, kwargs, reads=reads, urgent=urgent)
+            return Procedure(function, args, kwargs, reads=reads, urgent=urgent, batch=batch)
 
         return make
 

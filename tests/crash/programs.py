@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tenure.connectors.provider import lookup_bounded
+from tenure.connectors.provider import lookup_bounded, terms
 from tenure.connectors.simulator import Simulator
 from tenure.errors import Unavailable
 from tenure.journal.receipts import ReceiptJournal
 from tenure.procedures.claim import announce, forget_claims, park, promote, recover, withdraw
+from tenure.procedures.effect import begin_effect, begin_effects, finish_effect, finish_effects
 from tenure.procedures.hold import hold, releasing, renew
+from tenure.rules.digest import request_digest
+from tenure.rules.dispatch import Begun
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import Accepted, Evidence, NoAnswer, Succeeded
@@ -120,7 +123,12 @@ def finds_what_others_left(process: Process) -> None:
 
 async def _worker(process: Process) -> None:
     service = DurableJobService(process.plain, tenant=ORGANIZATION)
-    options: dict[str, Any] = {"poll": timedelta(milliseconds=50), "sweep_every": timedelta(milliseconds=50)}
+    # One at a time: which of two handlers share a transaction would be chance.
+    options: dict[str, Any] = {
+        "concurrency": 1,
+        "poll": timedelta(milliseconds=50),
+        "sweep_every": timedelta(milliseconds=50),
+    }
     async with process.app.worker(worker_id="first", journal_dir=process.folder, **options):
         while True:
             jobs = await asyncio.to_thread(service.list_jobs)
@@ -157,6 +165,24 @@ def finishes_by_hand(process: Process) -> None:
     process.service.fail_job(lease, code="LATER", message="the rest comes later", retryable=True)
     process.night()
     process.work()
+
+
+def shares_transactions(process: Process) -> None:
+    """What the handlers of one worker do at the same time."""
+    process.enqueue()
+    process.enqueue(key="quote-18")
+    leases = [process.claimed(), process.claimed()]
+    declared, digest = terms(process.mailer), request_digest(MAIL)
+    limit = timedelta(seconds=10)
+    begun = process.store.run(begin_effects([begin_effect(one, "mail", digest, declared, limit) for one in leases]))
+    ends = []
+    for lease, one in zip(leases, begun, strict=True):
+        assert isinstance(one, Begun)
+        outcome: Any = wait(process.mailer.send(MAIL, one.effect.operation_key))  # type: ignore[arg-type]
+        ends.append(finish_effect(lease, "mail", outcome))
+    process.store.run(finish_effects(ends))
+    for lease in leases:
+        process.service.complete_job(lease, result=None)
 
 
 def is_refused_and_retried(process: Process) -> None:
@@ -282,6 +308,7 @@ PROGRAMS: dict[str, Callable[[Process], None]] = {
         works,
         holds_and_completes,
         finishes_by_hand,
+        shares_transactions,
         is_refused_and_retried,
         is_cancelled,
         is_revoked,

@@ -164,6 +164,7 @@ PROVES = {
     "works": ("lost", "reclaimed", "reconciled", "allowed", "stale_refused"),
     "holds_and_completes": ("stale_refused",),
     "finishes_by_hand": ("reclaimed", "allowed", "stale_refused"),
+    "shares_transactions": ("reclaimed", "allowed", "stale_refused"),
     "is_refused_and_retried": ("reclaimed", "allowed"),
     "is_cancelled": ("stale_refused",),
     "is_revoked": ("stale_refused",),

@@ -242,6 +242,14 @@ def test_the_lives_pass_the_points_of_every_verb(scene: Scene) -> None:
         reached |= set(points.reached)
     # What only loops and lost replies lead to is reached by real processes.
     by_loops = {"announce", "find_publish", "finish_for_job", "forget_claims", "hold", "keep", "lookup", "park"}
-    by_loops |= {"claim_batch", "complete_batch", "renew", "submit_evidence", "withdraw"}
+    by_loops |= {
+        "begin_effects",
+        "finish_effects",
+        "claim_batch",
+        "complete_batch",
+        "renew",
+        "submit_evidence",
+        "withdraw",
+    }
     missing = {point for point in known_points() if point not in reached}
     assert {point.partition(":")[0] for point in missing} == by_loops

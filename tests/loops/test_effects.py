@@ -259,7 +259,11 @@ def test_an_outcome_that_the_database_does_not_take_is_uncertain_and_says_where_
 
     async def scene(ctx: Either) -> Any:
         ctx.ctx._runtime = replaced(
-            ctx._runtime, store=Refusing(ctx._runtime.store), blocking=Refusing(ctx._runtime.blocking), journal=keep
+            ctx._runtime,
+            store=Refusing(ctx._runtime.store),
+            blocking=Refusing(ctx._runtime.blocking),
+            journal=keep,
+            commit=None,
         )
         try:
             await ctx.effect("send", mailer, {"to": "a"})
@@ -315,7 +319,7 @@ def test_a_stop_between_intent_and_call_means_no_call(theatre: Theatre, style: s
         attempt = ctx._attempt
         which = "store" if style == "awaiting" else "blocking"
         between = Between(getattr(runtime, which), lambda: attempt.halt(CANCELLED, "in between"))
-        ctx.ctx._runtime = replaced(runtime, **{which: between})
+        ctx.ctx._runtime = replaced(runtime, commit=None, **{which: between})
         with pytest.raises(Stop, match="in between"):
             await ctx.effect("send", mailer, {"to": "a"})
         attempt.stop = None  # the test's own; the attempt goes on

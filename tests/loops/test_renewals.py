@@ -236,7 +236,7 @@ class Counting:
         self.fail: Callable[[list[Any]], Exception | None] = lambda leases: None
 
     def run(self, procedure: Any) -> Any:
-        leases = procedure._args[0]
+        leases = procedure.args[0]
         self.batches.append(len(leases))
         error = self.fail(leases)
         if error is not None:

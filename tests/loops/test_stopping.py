@@ -265,7 +265,7 @@ class Flaky:
         self.fail: Any = lambda asks: None
 
     async def run(self, procedure: Any) -> Any:
-        asks = procedure._args[0]
+        asks = procedure.args[0]
         self.batches.append(len(asks))
         error = self.fail(asks)
         if error is not None:

@@ -94,7 +94,7 @@ class Failing:
         self._store, self._fails = store, fails
 
     async def run(self, procedure: Any) -> Any:
-        if procedure.name == "sweep_step" and self._fails(procedure._args[0]):
+        if procedure.name == "sweep_step" and self._fails(procedure.args[0]):
             procedure.script().close()
             raise Unavailable("the connection died", code="CONNECTION_LOST")
         return await self._store.run(procedure)

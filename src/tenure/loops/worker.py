@@ -39,6 +39,7 @@ from tenure.errors import Invalid, TenureError, Unavailable
 from tenure.handler import Attempt, Runtime
 from tenure.journal.receipts import ReceiptJournal
 from tenure.loops.attempts import STOP_GRACE, Attempts
+from tenure.loops.commits import Commits
 from tenure.loops.heartbeat import Heartbeat
 from tenure.loops.outcomes import GATHER, Outcomes
 from tenure.loops.process import Process
@@ -245,7 +246,13 @@ class Worker:
             renewing, supervise.pulse("heartbeat", HEARTBEAT_EVERY), self._attempt_stopped, beat=self._beat
         )
         self._runtime = Runtime(
-            handlers, self._blocking, self.app.providers, self._journal, self._wait_for, self._run_apart
+            handlers,
+            self._blocking,
+            self.app.providers,
+            self._journal,
+            self._wait_for,
+            self._run_apart,
+            Commits(handlers).run,
         )
         self._attempts = Attempts(self._runtime, self._heartbeat, self._outcomes, self._threads, self._slot_freed)
         sweeper = Sweeper(self._store, self.app.providers.by_name, lookup=self._lookup, tenant=self._tenant)

@@ -2,23 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
-from tenure.errors import Conflict, IllegalMove, LeaseLost, NotFound, echo
+from tenure.errors import Conflict, IllegalMove, LeaseLost, NotFound, TenureError, echo
 from tenure.procedures.records import Placed, effect_row, evidence_of, identity
-from tenure.procedures.rows import fetch, in_scope, lock, repeated, save
+from tenure.procedures.rows import done_before, fetch, in_scope, lock, repeated, save
 from tenure.rules import dispatch
 from tenure.rules.dispatch import Begun
-from tenure.rules.effect import Effect, operation_key
+from tenure.rules.effect import Effect, StoredEvidence, operation_key
 from tenure.rules.job import Change, Job, find_effect
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import Evidence, FailedBeforeDispatch, Outcome, Terms
-from tenure.yields import FRESH, AfterCommit, Command, Each, Script, Statement, procedure
+from tenure.yields import FRESH, AfterCommit, Command, Each, Procedure, Script, Statement, procedure
 
 
 @procedure
+def begin_effects(
+    values: Sequence[Procedure[Begun]], *, command: Command = FRESH
+) -> Script[list[Begun | TenureError | None]]:
+    """
+    Commit the intents of many jobs; see `begin_effect`.
+
+    Locks: as `rows.lock`. Writes: effect, intent, lease, event.
+    """
+    found = yield from lock(one.args[0].job_id for one in values)
+    done = yield from done_before(command, found)
+    answers: list[Begun | TenureError | None] = []
+    decided: dict[UUID, tuple[Placed, Change]] = {}
+    for one in values:
+        lease, name = one.args[:2]
+        if lease.job_id in decided:
+            answers.append(None)  # one of a job at a time: the next has to see what this one writes
+            continue
+        try:
+            known = in_scope(found, lease.job_id, None)
+            effect = find_effect(known.job, name)
+            if effect is not None and lease.job_id in done:
+                answers.append(_known(effect, known))
+                continue
+            _, _, digest, terms, timeout = one.args
+            resend = one.kwargs.get("resend", False)
+            change = dispatch.begin(known.job, lease, name, digest, terms, timeout, known.now, resend=resend)
+        except TenureError as refused:
+            answers.append(refused)
+            continue
+        decided[lease.job_id] = (known, change)
+        answers.append(change.answer)
+    if decided:
+        yield from save(list(decided.values()), command, last=True)
+    return answers
+
+
+def _known(effect: Effect, known: Placed) -> Begun:
+    """Our own intent, whose commit we did not hear of: the call was not made yet."""
+    return Begun(effect, effect.is_open, max(effect.deadline_at - known.now, timedelta(0)))
+
+
+@procedure(batch=begin_effects)
 def begin_effect(
     lease: Lease,
     name: str,
@@ -43,8 +86,7 @@ def begin_effect(
     known = yield from fetch(lease.job_id, tenant)
     effect = find_effect(known.job, name)
     if effect is not None and (yield from repeated(command, known.job.id)):
-        # Our own intent, whose commit we did not hear of: the call was not made yet.
-        return Begun(effect, effect.is_open, max(effect.deadline_at - known.now, timedelta(0)))
+        return _known(effect, known)
     change = dispatch.begin(known.job, lease, name, digest, terms, timeout, known.now, resend=resend)
     yield from save([(known, change)], command, last=True)
     begun: Begun = change.answer
@@ -81,6 +123,44 @@ def mark_dispatched(
 
 
 @procedure
+def finish_effects(
+    values: Sequence[Procedure[Effect]], *, command: Command = FRESH
+) -> Script[list[Effect | TenureError | None]]:
+    """
+    Commit how the calls of many jobs ended; see `finish_effect`, which is left what is refused.
+
+    Locks: as `rows.lock`. Writes: effect, evidence, escalation, event.
+    """
+    ids = [one.args[0].job_id for one in values]
+    found = yield from lock(ids)
+    done = yield from done_before(command, found)
+    stored: dict[UUID, list[StoredEvidence]] = {}
+    for row in (yield Each("evidence_read", [(job_id,) for job_id in sorted(set(ids))])):
+        stored.setdefault(identity(row[2]), []).append(evidence_of(row))
+    answers: list[Effect | TenureError | None] = []
+    decided: dict[UUID, tuple[Placed, Change]] = {}
+    for one in values:
+        lease, name, outcome = one.args
+        known = found.get(lease.job_id)
+        if known is None or lease.job_id in decided:
+            answers.append(None)
+            continue
+        if lease.job_id in done:
+            answers.append(find_effect(known.job, name))
+            continue
+        try:
+            change = dispatch.finish(known.job, lease, name, outcome, stored.get(lease.job_id, ()), known.now)
+        except TenureError:
+            answers.append(None)
+            continue
+        decided[lease.job_id] = (known, change)
+        answers.append(change.error or find_effect(change.job, name))
+    if decided:
+        yield from save(list(decided.values()), command, last=True)
+    return answers
+
+
+@procedure(batch=finish_effects)
 def finish_effect(
     lease: Lease, name: str, outcome: Outcome, *, tenant: str | None = None, command: Command = FRESH
 ) -> Script[Effect | AfterCommit]:

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
-from uuid import UUID
 
 from tenure.errors import CancelRequested, Invalid, LeaseLost, TenureError
 from tenure.procedures.complete_batch import Completion, completion
-from tenure.procedures.records import Placed, identity, placed
-from tenure.procedures.rows import fetch, in_scope, lock, read, repeated, save
+from tenure.procedures.records import Placed, placed
+from tenure.procedures.rows import done_before, fetch, in_scope, lock, read, repeated, save
 from tenure.rules import moves
 from tenure.rules.creation import check_text
 from tenure.rules.job import Change, Job
@@ -96,7 +95,7 @@ def hold(
     Locks: as `rows.lock`. Writes: the places, effect, event.
     """
     found = yield from lock(ask.lease.job_id for ask in asks)
-    done = yield from _done_before(command, found)
+    done = yield from done_before(command, found)
     answers: list[Job | TenureError] = []
     decided: list[tuple[Placed, Change]] = []
     for ask in asks:
@@ -190,10 +189,3 @@ def renew(
     if decided:
         yield from save(decided, command)
     return answers
-
-
-def _done_before(command: Command, found: dict[UUID, Placed]) -> Script[set[UUID]]:
-    if not command.again or not found:
-        return set()
-    rows = yield Each("event_known", [(job_id, command.id) for job_id in found])
-    return {identity(row[0]) for row in rows}

@@ -9,7 +9,7 @@ their job's place and need no lock of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -135,6 +135,14 @@ def repeated(command: Command, job_id: UUID) -> Script[bool]:
     if not command.again:
         return False
     return bool((yield Each("event_known", [(job_id, command.id)])))
+
+
+def done_before(command: Command, found: Mapping[UUID, Placed]) -> Script[set[UUID]]:
+    """See `repeated`, for a batch: the jobs on which an earlier run of this very call has already written."""
+    if not command.again or not found:
+        return set()
+    rows = yield Each("event_known", [(job_id, command.id) for job_id in found])
+    return {identity(row[0]) for row in rows}
 
 
 # --- save -------------------------------------------------------------------------------------------------------------

@@ -215,7 +215,7 @@ def _called() -> Iterator[str]:
 def point_name(procedure: Procedure[Any]) -> str:
     """Give the name that points carry: a private procedure only hands on what a public one says."""
     while procedure.name.startswith("_"):
-        inner = next((one for one in procedure._args if isinstance(one, Procedure)), None)  # noqa: SLF001
+        inner = next((one for one in procedure.args if isinstance(one, Procedure)), None)
         if inner is None:
             return _runs(procedure._script) or procedure.name.lstrip("_")  # noqa: SLF001
         procedure = inner
