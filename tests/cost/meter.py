@@ -208,17 +208,21 @@ def weighing() -> Iterator[list[Counter[str]]]:
     Give the shared buffers that every transaction of this process's blocking stores asked for, by table and index.
 
     The session is asked just before the commit, and then hands in its counts, so that the next transaction begins with
-    none. A block of the store's own (`store.transaction()`) is not what a worker does and is planned differently.
+    none. A round trip outside a transaction, such as a read, is one of its own.
     """
     spent: list[Counter[str]] = []
+    inside: set[int] = set()
     asks = BlockingConnection.ask
     questions = [plain("own_blocks", OWN_BLOCKS), plain("hand_in", HAND_IN)]
 
     def ask(self: BlockingConnection, commands: Sequence[Command]) -> list[Rows]:
         names = [command.name for command in commands]
-        if _COMMIT not in names:
+        if _BEGIN in names:
+            inside.add(id(self))
+        if commands[0].script or (_COMMIT not in names and id(self) in inside):
             return asks(self, commands)
-        end = names.index(_COMMIT)
+        inside.discard(id(self))
+        end = names.index(_COMMIT) if _COMMIT in names else len(names)
         answers = asks(self, [*commands[:end], *questions, *commands[end:]])
         spent.append(+Counter(dict(answers[end])))
         return [*answers[:end], *answers[end + len(questions) :]]
