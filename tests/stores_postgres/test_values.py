@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import enum
+import struct
 import traceback
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -148,6 +151,85 @@ def test_mistakes_in_a_request_are_noticed() -> None:
             catalogue.command(wrong)
     with pytest.raises(AssertionError, match="not in its header"):
         Catalogue(parse("-- name: a(x) once\nSELECT %(y)b"))
+
+
+class _Word(enum.StrEnum):
+    ACME = "acme"
+
+
+_WIRE: dict[str, Callable[[Any], bytes]] = {
+    "uuid": lambda value: value.bytes,
+    "int": lambda value: value.to_bytes(4, "big", signed=True),
+    "bigint": lambda value: value.to_bytes(8, "big", signed=True),
+    "text": str.encode,
+    "float": struct.Struct(">d").pack,
+    "bytes": bytes,
+    "json": str.encode,
+    "jsonb": lambda value: b"\1" + value.encode(),
+    "bool": lambda value: bytes([value]),
+}
+_OIDS = {"uuid": 2950, "int": 23, "bigint": 20, "text": 25, "float": 701, "bytes": 17, "json": 114, "jsonb": 3802}
+_OIDS["bool"] = 16
+_POOLS: dict[str, list[Any]] = {
+    "uuid": [U, UUID(int=0), UUID(int=2**128 - 1)],
+    "int": [0, 1, -1, 2**31 - 1, -(2**31)],
+    "bigint": [0, 1, 2**63 - 1, -(2**63)],
+    "text": ["", "a", "b", "é", "😀", "x" * 300, "acme", _Word.ACME],
+    "float": [0.0, -0.0, 1.5, float("inf"), float("nan")],
+    "bytes": [b"", b"\0", b"ab"],
+    "json": ["1", "[]", '{"é":1}'],
+    "jsonb": ["1", "[]"],
+    "bool": [True, False],
+}
+
+
+@given(st.data())
+def test_a_column_is_packed_item_by_item_whatever_shortcut_it_takes(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from([*_POOLS]))
+    pool = data.draw(st.lists(st.sampled_from([*_POOLS[name], None]), min_size=1, max_size=3))
+    column = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=8))
+    place = ["uuid", "int", "bigint", "_", "text", "float", "bytes", "json", "jsonb", "bool"].index(name)
+    rows = [tuple(value if nth == place else None for nth in range(len(FULL))) for value in column]
+    command = Catalogue(STATEMENTS).command(Each("everything", rows))
+    assert command.params is not None
+    packed = command.params[place]
+    items = [
+        b"\xff\xff\xff\xff" if one is None else len(raw := _WIRE[name](one)).to_bytes(4, "big") + raw for one in column
+    ]
+    assert packed[20:] == b"".join(items)
+    assert packed[:20] == struct.pack(">iiIii", 1, None in column, _OIDS[name], len(column), 1)
+
+
+@pytest.mark.parametrize(
+    "place,good,bad",
+    [
+        (0, U, "secret"),
+        (1, 1, 2**31),
+        (1, 1, "secret"),
+        (2, 1, 2**63),
+        (2, 1, 1.5),
+        (4, "a", "secret\0"),
+        (4, "a", "secret\ud800"),
+        (4, "a", 7),
+        (4, "a", b"secret"),
+        (5, 0.5, "secret"),
+        (6, b"a", "secret"),
+        (7, "1", "1\0"),
+        (8, "1", "1\0"),
+        (9, True, 1),
+    ],
+)
+def test_one_misfit_in_a_column_is_refused_wherever_it_stands(place: int, good: Any, bad: Any) -> None:
+    def column(*values: Any) -> Each:
+        return Each("everything", [(None,) * place + (value,) + (None,) * (len(FULL) - place - 1) for value in values])
+
+    catalogue = Catalogue(STATEMENTS)
+    for values in ((bad,), (bad, bad), (good, bad), (good, bad, good), (None, bad), (bad, None), (None, good, bad)):
+        with pytest.raises(Invalid) as caught:
+            catalogue.command(column(*values))
+        assert caught.value.code == "VALUE_REFUSED"
+        assert "secret" not in str(caught.value)
+    assert catalogue.command(column(good, None, good)).params
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=30))

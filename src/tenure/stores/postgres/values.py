@@ -231,9 +231,11 @@ def _items(kind: _Type, values: Sequence[Any]) -> tuple[bool, bytes]:
     Pack the items of an array, each behind its length; say whether one is NULL.
 
     A batch is sent as one array for each column, tens of them for every job: item by item they took a fifth of the
-    processor time of a bulk creation (15 us a job; 3 us now). Most columns hold one value again and again.
+    processor time of a bulk creation (14 us a job; 3 us now). Most columns hold one value again and again.
     """
     first = values[0]
+    if len(values) == 1:
+        return first is None, _item(kind, first)
     # The last one first: ids compare slowly. With the types, because True is equal to 1; and not for floats, where
     # -0.0 is equal to 0.0.
     if (
