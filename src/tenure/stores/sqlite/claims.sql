@@ -187,7 +187,7 @@ SELECT l.job_id, l.tenant, 'claimed', l.claimed_at, l.generation, 'running',
     '{"worker":' || :worker_json || ',"attempt":' || l.attempt || ',"attempt_id":"' || l.attempt_id || '"}', :command_id
 FROM tenure_lease l CROSS JOIN tenure_ready r ON r.job_id = l.job_id
 WHERE l.claim_id = :claim_id AND l.tenant BETWEEN :lane AND CASE :lane WHEN '' THEN char(1114111) ELSE :lane END
-    AND r.queue = :queue AND r.lane = :lane AND (r.priority = :priority OR (:below AND r.priority < :priority))
+    AND +r.queue = :queue AND +r.lane = :lane AND (+r.priority = :priority OR (:below AND +r.priority < :priority))
 ORDER BY r.priority DESC, l.run_at, l.job_id;
 
 SELECT r.lane, l.job_id, l.tenant, l.status, l.generation, l.attempt, l.attempts_max, l.epoch, l.run_at, l.worker_id,
@@ -201,7 +201,7 @@ FROM tenure_lease l
 CROSS JOIN tenure_ready r ON r.job_id = l.job_id
 JOIN tenure_job j ON j.job_id = l.job_id
 WHERE l.claim_id = :claim_id AND l.tenant BETWEEN :lane AND CASE :lane WHEN '' THEN char(1114111) ELSE :lane END
-    AND r.queue = :queue AND r.lane = :lane AND (r.priority = :priority OR (:below AND r.priority < :priority))
+    AND +r.queue = :queue AND +r.lane = :lane AND (+r.priority = :priority OR (:below AND +r.priority < :priority))
 ORDER BY r.priority DESC, l.run_at, l.job_id;
 
 DELETE FROM tenure_ready WHERE job_id IN (
