@@ -13,7 +13,7 @@ from tenure.errors import Invalid, Refused
 from tenure.procedures import claim as claiming
 from tenure.procedures.claim import LANES_MAX, Claim
 from tenure.procedures.claim_batch import Claimed, Cursor, Turns, claim_batch
-from tenure.rules.fairness import QueueSetting, Turn, after
+from tenure.rules.fairness import LONG_TURN, QueueSetting, Turn, after
 from tenure.yields import Procedure, Script, Statement, procedure
 from tests.contract.bench import START, Bench
 from tests.contract.build import KIND, PAYLOAD, claim
@@ -207,16 +207,17 @@ def test_a_flood_of_one_tenant_does_not_keep_another_waiting(bench: Bench) -> No
 def test_with_more_tenants_than_one_look_sees_each_has_its_turn(bench: Bench, tenants: int, limit: int) -> None:
     bench.service.set_queue(FAIR, fair=True)
     names = [f"t{nth:03}" for nth in range(tenants)]
-    fill(bench, [(name, f"{name}-{nth}") for nth in range(2) for name in names])
+    each = LONG_TURN + 2
+    fill(bench, [(name, f"{name}-{nth}") for nth in range(each) for name in names])
     worker = Worker(bench)
-    seen: list[str] = []
-    while len(seen) < tenants:
-        taken = worker.take(min(limit, tenants - len(seen)))
+    seen: Counter[str] = Counter()
+    while (rest := LONG_TURN * tenants - sum(seen.values())) > 0:
+        taken = worker.take(min(limit, rest))
         assert taken, "there is more, and it is found without a pause"
-        seen += [one.job.tenant for one in taken]
-    # Everybody once before anybody twice.
-    assert sorted(seen) == names
-    assert len(worker.drain(limit)) == tenants
+        seen.update(one.job.tenant for one in taken)
+    # A turn for everybody before anybody has another one.
+    assert seen == dict.fromkeys(names, LONG_TURN)
+    assert len(worker.drain(limit, most=2 * tenants)) == 2 * tenants
 
 
 def test_tenants_whose_work_nobody_here_does_keep_nobody_waiting(bench: Bench) -> None:

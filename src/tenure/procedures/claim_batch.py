@@ -41,7 +41,7 @@ from tenure.procedures.claim import (
 )
 from tenure.procedures.records import document_of, effects_by_job, identity, lease_of, placed, span
 from tenure.rules.effect import Effect
-from tenure.rules.fairness import Turn, plan
+from tenure.rules.fairness import LONG_TURN, Turn, plan, stopped
 from tenure.rules.job import Job
 from tenure.rules.lease import check_duration
 from tenure.yields import FRESH, Command, Each, Row, Script, Statement, procedure
@@ -90,8 +90,9 @@ class Cursor:
 
     def good_for(self, longest: float) -> float:
         """Say after how many seconds a worker should look anew: a tenant that is new has to wait for it."""
-        fair = any(entry.below for entry in self.entries)
-        return min(longest, LOOK_PART * self.took) if fair else longest
+        # Where a look does not see every lane, a new one is found when the round comes to it.
+        new = any(entry.below and entry.queue not in self.parts for entry in self.entries)
+        return min(longest, LOOK_PART * self.took) if new else longest
 
 
 # Of each fair queue, whose turn it was.
@@ -197,6 +198,7 @@ def claim_batch(
         if found:
             claims += yield from grant(found, worker_id, start=True, duration=lease_duration, command=command)
     for _ in range(LOOKS_MAX):
+        ask.before = len(claims)
         rows, cursor = yield from _take(cursor, ask, stand, limit - len(claims))
         claims += yield from _claims(rows)
         if claims or not cursor.parts:
@@ -207,9 +209,14 @@ def claim_batch(
 
 
 class _Ask:
-    """What is the same for every row that a claim asks for."""
+    """
+    What is the same for every row that a claim asks for.
 
-    __slots__ = ("_after", "_before", "scope")
+    Attributes:
+        before: How many it took with earlier statements.
+    """
+
+    __slots__ = ("_after", "_same", "before", "scope")
 
     def __init__(
         self,
@@ -223,12 +230,13 @@ class _Ask:
         self.scope: dict[str, Any] = {"tenant": tenant, "organization": organization, "kinds": kinds}
         lease_us = None if duration is None else span(duration)
         named = json.dumps(worker_id, ensure_ascii=False)
-        self._before = (worker_id, named, command.id, lease_us, tenant, organization, json.dumps(kinds))
+        self._same = (worker_id, named, command.id, lease_us, tenant, organization, json.dumps(kinds))
         self._after = (command.id,)
+        self.before = 0
 
     def each(self, shares: Sequence[tuple[Entry, int]], limit: int) -> Each:
         """Ask for so many rows of each entry, and for `limit` of all."""
-        rest = (*self._before, limit, *self._after)
+        rest = (*self._same, limit, self.before, *self._after)
         return Each(
             "claim_batch",
             [(e.queue, e.lane, e.priority, e.run_at, e.job_id, e.below, share, *rest) for e, share in shares],
@@ -293,53 +301,72 @@ def _take(cursor: Cursor, ask: _Ask, stand: dict[str, Turn], limit: int) -> Scri
             kept += entries
         elif fair is None:
             rows = yield ask.each([(entry, rest) for entry in entries], rest)
+            ask.before += len(rows)
             taken += rows
             kept += _moved_on(entries, rows)
         else:
             whole = fair not in cursor.parts
-            rows, left = yield from _go_round(entries, ask, stand, rest, whole=whole)
+            rows, left = yield from (_go_round if whole else _go_on)(entries, ask, stand, rest)
             taken += rows
             kept += left
-            # What is left of the lanes seen would not fill another claim; and other lanes come before other queues.
-            used_up = used_up or (not whole and sum(entry.weight for entry in left) < limit)
+            # Other lanes of this queue, which the next look sees, come before other queues.
+            used_up = used_up or not (whole or left)
             if used_up and rows:
                 break
     return taken, replace(cursor, entries=() if used_up else tuple(kept))
 
 
 def _go_round(
-    entries: list[Entry], ask: _Ask, stand: dict[str, Turn], limit: int, *, whole: bool
+    entries: list[Entry], ask: _Ask, stand: dict[str, Turn], limit: int
 ) -> Script[tuple[list[Row], list[Entry]]]:
     """
-    Give each lane of one queue its turn.
+    Share a claim out among all lanes of one queue.
 
     Returns: The rows, and the entries that may have more, in the order of the round.
     """
     queue = entries[0].queue
     taken: list[Row] = []
-    ring, turn = entries, stand.get(queue)
-    if not whole and turn is not None and ring[0].lane == turn.lane and not turn.left:
-        # It had its turn; the next one comes when the round comes back.
-        ring = ring[1:]
+    ring = entries
     for _ in range(PASSES_MAX):
         by_lane = {entry.lane: entry for entry in ring}
-        shares, turn = plan(
-            [(entry.lane, entry.weight) for entry in ring], stand.get(queue), limit - len(taken), whole=whole
-        )
-        if not shares or turn is None:
-            break
+        weights = [(entry.lane, entry.weight) for entry in ring]
+        shares, turn = plan(weights, stand.get(queue), limit - len(taken), whole=True)
+        assert turn is not None, "somebody was given a share"
         stand[queue] = turn
         rows = yield ask.each([(by_lane[lane], share) for lane, share in shares], limit - len(taken))
+        ask.before += len(rows)
         taken += rows
         given = Counter(row[0] for row in rows)
         short = {lane for lane, share in shares if given[lane] < share}
         ring = _from_turn([entry for entry in _moved_on(ring, rows) if entry.lane not in short], ring, turn)
-        if not whole:
-            served = {lane for lane, _ in shares}
-            ring = [entry for entry in ring if entry.lane not in served or (entry.lane == turn.lane and turn.left)]
         if len(taken) == limit or not ring:
             break
     return taken, ring
+
+
+def _go_on(
+    entries: list[Entry], ask: _Ask, stand: dict[str, Turn], limit: int
+) -> Script[tuple[list[Row], list[Entry]]]:
+    """
+    Give the next lanes of one queue a turn each, until there is enough: there are more than were seen.
+
+    Returns: The rows, and the entries whose turn is still to come.
+    """
+    queue = entries[0].queue
+    by_lane = {entry.lane: entry for entry in entries}
+    turns = [(entry.lane, LONG_TURN * entry.weight) for entry in entries]
+    everybody = sum(turn for _, turn in turns)
+    shares, _ = plan(turns, stand.get(queue), everybody, whole=False)
+    # One of each would do.
+    shares = shares[:limit]
+    if not shares:
+        return [], []
+    rows = yield ask.each([(by_lane[lane], share) for lane, share in shares], limit)
+    ask.before += len(rows)
+    stand[queue] = turn = stopped(shares, Counter(row[0] for row in rows), full=len(rows) == limit)
+    places = [entry.lane for entry in entries]
+    here = places.index(turn.lane)
+    return rows, _moved_on(entries[here if turn.left else here + 1 :], rows)
 
 
 def _from_turn(left: list[Entry], ring: list[Entry], turn: Turn) -> list[Entry]:

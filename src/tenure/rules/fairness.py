@@ -17,6 +17,9 @@ from tenure.errors import Invalid, echo
 from tenure.rules.creation import check_text
 
 WEIGHT_DEFAULT, WEIGHT_MAX = 1, 100
+# Where a queue has more lanes than are seen at once, a turn is so many times as long: finding a lane costs about as much
+# as taking a job.
+LONG_TURN = 4
 WEIGHTS_MAX = 10_000  # tenants named in one setting
 
 
@@ -101,6 +104,20 @@ def plan(
         if not whole:
             break
     return list(shares.items()), turn
+
+
+def stopped(shares: Sequence[tuple[str, int]], given: Mapping[str, int], *, full: bool) -> Turn:
+    """
+    Say where the round stands after lanes were served in this order.
+
+    Args:
+        given: What each of them gave.
+        full: It ended because there was enough; otherwise each lane gave what it had.
+    """
+    if full:
+        lane, share = next((lane, share) for lane, share in reversed(shares) if given.get(lane))
+        return Turn(lane, share - given[lane])
+    return Turn(shares[-1][0])
 
 
 def check_setting(name: str, *, fair: bool, weights: Mapping[str, int] | None) -> QueueSetting:

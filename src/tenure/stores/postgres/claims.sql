@@ -167,7 +167,7 @@ CROSS JOIN LATERAL (
     SELECT * FROM fronts
 ) f;
 
--- name: claim_batch(queue, lane, priority, bound, bound_id, below, share, worker_id, worker_json, claim_id, lease_us, tenant, organization, kinds, limit, command_id) each
+-- name: claim_batch(queue, lane, priority, bound, bound_id, below, share, worker_id, worker_json, claim_id, lease_us, tenant, organization, kinds, limit, before, command_id) each
 -- locks the ready rows it takes, skipping locked ones; writes ready, lease, event: `moves.claim` with start=True, for the
 -- rows behind a worker's cursor, one probe for each of its entries in their order; where an entry says so, another one
 -- for the lower priorities of its lane. The first column is the lane. See procedures/claim_batch.py.

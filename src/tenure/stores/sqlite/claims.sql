@@ -137,11 +137,12 @@ SELECT json_extract(f.front, '$[0]'), json_extract(f.front, '$[1]'), json_extrac
     COALESCE((SELECT w.weight FROM tenure_queue_weight w WHERE w.tenant = json_extract(f.front, '$[1]') AND w.queue = json_extract(f.front, '$[0]')), 1), 0
 FROM fronts f WHERE f.front IS NOT NULL;
 
--- name: claim_batch(queue, lane, priority, bound, bound_id, below, share, worker_id, worker_json, claim_id, lease_us, tenant, organization, kinds, limit, command_id) each
+-- name: claim_batch(queue, lane, priority, bound, bound_id, below, share, worker_id, worker_json, claim_id, lease_us, tenant, organization, kinds, limit, before, command_id) each
 -- locks the ready rows it takes, skipping locked ones; writes ready, lease, event: `moves.claim` with start=True, for the
 -- rows behind a worker's cursor, one probe for each of its entries in their order; where an entry says so, another one
 -- for the lower priorities of its lane. The first column is the lane. See procedures/claim_batch.py. Leases are found by
--- claim and tenant, all tenants for the lane without a name: no tenant's name is as large as the last character.
+-- claim and tenant, all tenants for the lane without a name: no tenant's name is as large as the last character. `before`
+-- are the jobs that this claim took with earlier statements.
 INSERT INTO tenure_lease (job_id, tenant, status, worker_id, attempt_id, claim_id, expires_at, lease_us, claimed_at, run_at, generation, attempt, attempts_max, epoch, error_code, error_message)
 SELECT r.job_id, r.tenant, 'running', :worker_id,
     lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-4' || substr(hex(randomblob(2)), 2) || '-8' || substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6))),
@@ -178,9 +179,7 @@ FROM (
     )
 ) r
 CROSS JOIN tenure_job j ON j.job_id = r.job_id
-LIMIT CASE WHEN :below THEN :share ELSE max(0, :limit - (
-    SELECT count(*) FROM tenure_lease l CROSS JOIN tenure_ready r ON r.job_id = l.job_id WHERE l.claim_id = :claim_id
-)) END;
+LIMIT min(:share, max(0, :limit + :before - (SELECT count(*) FROM tenure_lease WHERE claim_id = :claim_id)));
 
 INSERT INTO tenure_event (job_id, tenant, name, at, generation, status, data, command_id)
 SELECT l.job_id, l.tenant, 'claimed', l.claimed_at, l.generation, 'running',
