@@ -70,8 +70,9 @@ class _Ear:
         self._inside: set[int] = set()
         self._deaf_to = frozenset() if clock_too else BY_THE_CLOCK
 
-    def hear(self, connection: object, commands: Sequence[Command]) -> None:
-        if _running.get() in self._deaf_to:
+    def hear(self, connection: AwaitingConnection | BlockingConnection, commands: Sequence[Command]) -> None:
+        # The first use of a connection looks at the server and the schema, once; how many are opened is chance.
+        if not connection.verified or _running.get() in self._deaf_to:
             return
         with self._lock:
             self.talk.round_trips += 1
