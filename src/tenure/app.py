@@ -315,7 +315,7 @@ class Tenure:
                     code="ACTOR_REQUIRED",
                 )
             execution = self._acting(owner or self.organization, who)
-            trace = trace or job_id.hex
+            trace = trace or f"{job_id.int:032x}"  # what `hex` gives, in half the time
         elif actor is not None or trace is not None:
             raise Invalid("give either execution= or actor= and trace=, not both", code="BAD_ARGUMENT")
         document, traits = kind.encode_surveyed(payload)

@@ -211,14 +211,10 @@ def new_job(
     if frame is None:
         check_text("kind", kind)
         check_text("queue", queue)
-        if ":" in kind or "#" in kind:
-            raise Invalid(
-                f"a kind holds no ':' or '#', they separate operation keys: {echo(kind)}", code="BAD_ARGUMENT"
-            )
+        _check_separators(kind)
     if subject is not None:
         check_text("subject", subject)
-    _check_input("execution", execution, ExecutionInput)
-    _check_input("governance", governance, GovernanceInput)
+    _check_inputs(execution, governance)
     if frame is None:
         owner = check_text("tenant", agree_tenant(bound_tenant, tenant, said, organization))
         _check_number("kind_version", kind_version, 1, 2**31 - 1)
@@ -226,8 +222,7 @@ def new_job(
         _check_number("max_attempts", max_attempts, 1, ATTEMPTS_MAX)
         _check_choice("on_reconciled", on_reconciled, (None, "complete", "resume"))
         _check_choice("on_declined", on_declined, ("failed", "dead_letter"))
-        if not isinstance(backoff_base, timedelta) or not BACKOFF_MIN <= backoff_base <= BACKOFF_MAX:
-            raise Invalid(f"backoff_base must be a timedelta from {BACKOFF_MIN} to {BACKOFF_MAX}", code="BAD_DURATION")
+        _check_backoff(backoff_base)
         check_duration(lease_duration)
         frame = Frame(
             tenant=owner,
@@ -258,9 +253,23 @@ _FRAMES_MAX = 1024
 _frames: dict[object, Frame] = {}
 
 
-def _check_input(what: str, given: object, kind: type) -> None:
-    if given is not None and not isinstance(given, kind):
-        raise Invalid(f"{what} must be a tenure.{kind.__name__}", code="BAD_ARGUMENT")
+def _check_inputs(execution: object, governance: object) -> None:
+    for what, given, kind in (
+        ("execution", execution, ExecutionInput),
+        ("governance", governance, GovernanceInput),
+    ):
+        if given is not None and not isinstance(given, kind):
+            raise Invalid(f"{what} must be a tenure.{kind.__name__}", code="BAD_ARGUMENT")
+
+
+def _check_separators(kind: str) -> None:
+    if ":" in kind or "#" in kind:
+        raise Invalid(f"a kind holds no ':' or '#', they separate operation keys: {echo(kind)}", code="BAD_ARGUMENT")
+
+
+def _check_backoff(base: timedelta) -> None:
+    if not isinstance(base, timedelta) or not BACKOFF_MIN <= base <= BACKOFF_MAX:
+        raise Invalid(f"backoff_base must be a timedelta from {BACKOFF_MIN} to {BACKOFF_MAX}", code="BAD_DURATION")
 
 
 def _written(
