@@ -74,7 +74,7 @@ def test_many_notifications_become_few(proxy: Proxy) -> None:
     while time.monotonic() - began < 0.3:
         store.store.notify()
     store.close()
-    sent = proxy.statements.count("NOTIFY tenure")
+    sent = sum("NOTIFY tenure" in one for one in proxy.statements)
     # At most one in fifty milliseconds, and the last one is not forgotten.
     assert 2 <= sent <= (time.monotonic() - began) / 0.05 + 2
 
@@ -91,7 +91,7 @@ def test_many_awaited_notifications_become_few(proxy: Proxy) -> None:
     began = time.monotonic()
     store.runner.run(burst())
     store.close()
-    assert 2 <= proxy.statements.count("NOTIFY tenure") <= (time.monotonic() - began) / 0.05 + 2
+    assert 2 <= sum("NOTIFY tenure" in one for one in proxy.statements) <= (time.monotonic() - began) / 0.05 + 2
 
 
 def test_a_notification_is_not_part_of_an_open_transaction(database: str) -> None:

@@ -21,10 +21,11 @@ from typing import Self
 import psycopg
 
 from tenure.stores.postgres.connection import BlockingConnection
-from tenure.stores.postgres.values import Command
+from tenure.stores.postgres.values import script
 
 _LISTEN = b"LISTEN tenure"
-NOTIFY = Command("notify", b"NOTIFY tenure")
+# Nobody waits for the disk: what a crash of the server loses is found by polling, like all that nobody notified of.
+NOTIFY = script("notify", "BEGIN; SET LOCAL synchronous_commit TO off; NOTIFY tenure; COMMIT")
 # Seconds between two notifications of one store.
 INTERVAL = 0.05
 # Seconds: how long a start waits for the first LISTEN, how long between two attempts, how long without a word before
