@@ -26,8 +26,11 @@ from tenure import Succeeded, Tenure, open_store
 from tenure.procedures.claim_batch import Cursor
 from tenure.procedures.effect import begin_effect, finish_effect
 from tenure.procedures.hold import completing, hold, renew
+from tenure.procedures.inspect import find_by_key, get_job, list_events
+from tenure.procedures.publish import close_publish, open_publish
 from tenure.rules.outcome import Terms
 from tenure.stores.contract import Store
+from tenure.yields import new_id
 from tests.cost import crowd
 from tests.cost.meter import HAND_IN, OWN_BLOCKS, weighing
 from tests.cost.work import BATCH, finish, make_app, prepared, put, take
@@ -87,10 +90,19 @@ class Line:
                 leases = [one.lease for one in claims]
                 weigh("renew", FEW, partial(self.store.run, renew(leases)))
                 weigh("effect", 1, partial(self._act, leases[0]))
+                weigh("publish", 1, partial(self._publish, leases[0]))
+                weigh("read", 1, partial(self.store.run, get_job(leases[0].job_id)))
+                weigh("read by key", 1, partial(self.store.run, find_by_key("studio", "sales", "key-0000005")))
+                weigh("read the trail", 1, partial(self.store.run, list_events(leases[0].job_id)))
                 weigh("complete", HALF, partial(finish, self.store, claims[HALF:]))
                 asks = [completing(lease, None) for lease in leases[:HALF]]
                 weigh("complete by lock, decide, save", HALF, partial(self.store.run, hold(asks)))
         return {name: median(values) for name, values in found.items()}
+
+    def _publish(self, lease: Any) -> None:
+        with self.store.transaction() as tx:
+            tx.run(open_publish(lease))
+            tx.run(close_publish(lease, new_id()))
 
     def _act(self, lease: Any) -> None:
         self.store.run(begin_effect(lease, "act", "d" * 64, Terms("desk"), timedelta(seconds=5)))

@@ -19,7 +19,7 @@ from tenure.stores.postgres.address import read_address
 from tenure.stores.postgres.connection import AwaitingConnection, BlockingConnection
 from tenure.stores.postgres.transactions import SAVEPOINT, Block, Host
 from tenure.stores.postgres.trouble import Failure, Kind, connect_failure, connection_lost
-from tenure.stores.postgres.unit import BEGIN, PLANS, Unit, settings
+from tenure.stores.postgres.unit import BEGIN, BLOCK_PLANS, PLANS, READ_PLANS, Unit, settings
 from tenure.stores.postgres.values import Catalogue, Command, plain
 from tenure.stores.postgres.wake import Listener
 from tenure.stores.runner import refuse_inside
@@ -202,14 +202,14 @@ class Face:
 
     def _unit(self, procedure: Procedure[Any], deadline: float) -> Unit:
         if procedure.reads:
-            return Unit(self._catalogue, self._clock, self._role_first, repeated=True)
+            return Unit(self._catalogue, self._clock, lambda: [*self._role_first(), READ_PLANS], repeated=True)
         return Unit(self._catalogue, self._clock, lambda: [*self._begin(deadline), PLANS], commits=True)
 
     def _begin(self, deadline: float | None) -> list[Command]:
         return [BEGIN, *settings(deadline=deadline, role=self._role)]
 
     def _begin_block(self, ends: float | None) -> list[Command]:
-        return [*self._begin(ends), _OWN_ID]
+        return [*self._begin(ends), BLOCK_PLANS, _OWN_ID]
 
     def _block(self, deadline: timedelta | None) -> OwnBlock:
         if deadline is None:

@@ -53,6 +53,14 @@ PLANS = plain(
 )
 
 
+# Lists have filters that may be left out, for which the server may plan anew; never from a whole table all the same.
+READ_PLANS = plain("plans", "SELECT set_config('enable_seqscan', $1, true), set_config('jit', $1, true)", "off")
+
+# In a block the caller's own statements follow, whose plans are not ours to bend; so ours are made for the tables as
+# they are at every execution.
+BLOCK_PLANS = plain("plans", "SELECT set_config('plan_cache_mode', $1, true)", "force_custom_plan")
+
+
 def settings(*, deadline: float | None, role: str | None) -> list[Command]:
     """
     Give the settings of one transaction.
