@@ -69,12 +69,13 @@ def test_a_batch_writes_what_each_of_them_writes_alone(bench: Bench, start: bool
 
 
 def test_one_that_is_refused_leaves_the_others_alone(bench: Bench) -> None:
-    good, stale, open_, other = held(bench, 4)
+    good, stale, open_, other, sent = held(bench, 5)
     bench.run(beginning(open_))
-    bench.run(beginning(other))
-    bench.run(finish_effect(other, "send", Succeeded(RECEIPT)))
+    for lease in (other, sent):
+        bench.run(beginning(lease))
+        bench.run(finish_effect(lease, "send", Succeeded(RECEIPT)))
     bench.service.revoke_job(stale.job_id, reason="no more", actor="op:1")
-    asked = [beginning(good), beginning(stale), beginning(open_), beginning(other, digest="v1:1"), beginning(other)]
+    asked = [beginning(good), beginning(stale), beginning(open_), beginning(other, digest="v1:1"), beginning(sent)]
     answers = bench.run(begin_effects(asked))
     kinds: list[Any] = [type(one) for one in answers]
     assert kinds[1:3] == [LeaseLost, Uncertain]

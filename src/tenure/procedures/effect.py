@@ -31,12 +31,16 @@ def begin_effects(
     found = yield from lock(one.args[0].job_id for one in values)
     done = yield from done_before(command, found)
     answers: list[Begun | TenureError | None] = []
-    decided: dict[UUID, tuple[Placed, Change]] = {}
+    decided: list[tuple[Placed, Change]] = []
+    met: set[UUID] = set()
     for one in values:
         lease, name = one.args[:2]
-        if lease.job_id in decided:
-            answers.append(None)  # one of a job at a time: the next has to see what this one writes
+        if lease.job_id in met:
+            # One of a job at a time, whatever became of the first: the next has to see what that one writes, and where
+            # the call is run again, what was written for a job is the first one's and nobody else's.
+            answers.append(None)
             continue
+        met.add(lease.job_id)
         try:
             known = in_scope(found, lease.job_id, None)
             effect = find_effect(known.job, name)
@@ -49,10 +53,10 @@ def begin_effects(
         except TenureError as refused:
             answers.append(refused)
             continue
-        decided[lease.job_id] = (known, change)
+        decided.append((known, change))
         answers.append(change.answer)
     if decided:
-        yield from save(list(decided.values()), command, last=True)
+        yield from save(decided, command, last=True)
     return answers
 
 
@@ -138,13 +142,15 @@ def finish_effects(
     for row in (yield Each("evidence_read", [(job_id,) for job_id in sorted(set(ids))])):
         stored.setdefault(identity(row[2]), []).append(evidence_of(row))
     answers: list[Effect | TenureError | None] = []
-    decided: dict[UUID, tuple[Placed, Change]] = {}
+    decided: list[tuple[Placed, Change]] = []
+    met: set[UUID] = set()
     for one in values:
         lease, name, outcome = one.args
         known = found.get(lease.job_id)
-        if known is None or lease.job_id in decided:
-            answers.append(None)
+        if known is None or lease.job_id in met:
+            answers.append(None)  # as in `begin_effects`
             continue
+        met.add(lease.job_id)
         if lease.job_id in done:
             answers.append(find_effect(known.job, name))
             continue
@@ -153,10 +159,10 @@ def finish_effects(
         except TenureError:
             answers.append(None)
             continue
-        decided[lease.job_id] = (known, change)
+        decided.append((known, change))
         answers.append(change.error or find_effect(change.job, name))
     if decided:
-        yield from save(list(decided.values()), command, last=True)
+        yield from save(decided, command, last=True)
     return answers
 
 
