@@ -10,7 +10,7 @@ How a store answers:
     rows = yield Statement("clock")                     # list of tuples
     rows = yield Each("lease_delete", [(id, 3), ...])   # one execution per row, or one set-wise statement
     a, b = yield [Statement(...), Each(...)]            # in this order, in one round trip where the database can
-    yield Last([...])                                   # the same, and perhaps the commit with it
+    a, b = yield Last([...])                            # the same, and perhaps the commit with it
 
 The value a procedure returns is the value `store.run` returns, after the commit. A procedure that raises rolls back.
 One that must commit and then raise returns `AfterCommit(error)`.
@@ -58,7 +58,7 @@ class Last:
     """
     The last requests of a procedure: a store may send its commit along with them, which saves a round trip.
 
-    Only for writes whose answers need no look, for nothing can be taken back after them; what they change is locked.
+    Only where nothing is decided by the answers, for nothing can be taken back after them; what they change is locked.
     """
 
     requests: Sequence[Statement | Each]

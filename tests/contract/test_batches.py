@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tenure.errors import TenureError
 from tenure.procedures import hold
-from tenure.procedures.claim_batch import claim_batch
+from tenure.procedures.claim_batch import Claimed, claim_batch, read_effects
 from tenure.procedures.complete_batch import complete_batch, completion
 from tenure.rules.envelope import ExecutionInput
 from tenure.rules.job import Job
@@ -187,6 +187,9 @@ def test_a_claim_of_a_batch_leaves_what_the_rules_decide(
     scope = {name: asked[name] for name in ("limit", "queues", "tenant")}
     taken = bench.run(claim_batch('wörker "A"', asked["kinds"], lease_duration=asked["duration"], **scope))
     after = bench.dump()
+    unread = [one for one in taken.claims if isinstance(one, Claimed) and one.unread]
+    assert all(one.lease.generation > 1 for one in unread)
+    bench.run(read_effects(unread))
     bench.restore(before)
     if fair:
         # Turns are the worker's own; whatever it takes, the rules would make the same record of it.

@@ -14,7 +14,7 @@ from tenure.procedures import claim as claiming
 from tenure.procedures.claim import LANES_MAX, Claim
 from tenure.procedures.claim_batch import Claimed, Cursor, Turns, claim_batch
 from tenure.rules.fairness import LONG_TURN, QueueSetting, Turn, after
-from tenure.yields import Procedure, Script, Statement, procedure
+from tenure.yields import Last, Procedure, Script, Statement, procedure
 from tests.contract.bench import START, Bench
 from tests.contract.build import KIND, PAYLOAD, claim
 from tests.contract.refusal import refused
@@ -336,7 +336,9 @@ def noted(inner: Procedure[Any], names: list[str]) -> Procedure[Any]:
         script = inner.script()
         request = next(script)
         while True:
-            sent = request if isinstance(request, list) else [request]
+            sent = (
+                request.requests if isinstance(request, Last) else request if isinstance(request, list) else [request]
+            )
             names.extend([one.name for one in sent if isinstance(one, Statement) or one.rows])
             rows = yield request
             try:

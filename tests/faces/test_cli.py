@@ -261,7 +261,11 @@ def test_a_worker_runs_and_drains_at_a_signal(app: Path, run: Run, loop: list[st
     assert run("enqueue", "app:app", "greet", '{"name": "Ada"}', "--key", "ada").returncode == 0
     command = [sys.executable, "-c", "from tenure.faces.cli.main import main; main()", "worker", "app:app", "--json"]
     worker = subprocess.Popen(
-        [*command, *loop, "--health-file", "health.json"], cwd=app, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, *loop, "--health-file", "health.json"],
+        cwd=app,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         with service(app) as verbs:

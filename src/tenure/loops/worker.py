@@ -56,7 +56,7 @@ from tenure.procedures.claim import (
     recover,
     withdraw,
 )
-from tenure.procedures.claim_batch import Cursor, Taken, Turns, claim_batch
+from tenure.procedures.claim_batch import Claimed, Cursor, Taken, Turns, claim_batch, read_effects
 from tenure.procedures.effect import submit_evidence
 from tenure.rules.creation import check_text
 from tenure.rules.lease import check_beat
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tenure.worker")
 
 POLL_MIN, POLL_MAX = 0.02, 1.0
-CLAIM_MAX = 200
+CLAIM_MAX = 400
 # After this long a claim begins at the front of its queues again, for rows that committed late.
 CURSOR_LIFETIME = 1.0
 # A claim waits a moment for more free slots when fewer than this part of all are free.
@@ -418,6 +418,9 @@ class Worker:
         if self._asked is None:
             self._asked, self._asked_at = self._ask(attempts, free), now
         taken = await self._store.run(self._asked)
+        unread = [one for one in taken.claims if isinstance(one, Claimed) and one.unread]
+        if unread:
+            await self._store.run(read_effects(unread))
         self._asked = None
         self._cursor, self._turns = taken.cursor, taken.turns
         if self._draining:

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from tenure.procedures.claim import (
@@ -44,7 +44,7 @@ from tenure.rules.effect import Effect
 from tenure.rules.fairness import LONG_TURN, Turn, plan, stopped
 from tenure.rules.job import Job
 from tenure.rules.lease import check_duration
-from tenure.yields import FRESH, Command, Each, Row, Script, Statement, procedure
+from tenure.yields import FRESH, Command, Each, Last, Row, Script, Statement, procedure
 
 # Passes over the lanes of a fair queue within one claim, the first included; each one goes to those that had enough.
 PASSES_MAX = 4
@@ -54,10 +54,9 @@ LOOKS_MAX = 4
 LOOK_PART = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """
-    Where the probe of a lane begins.
+    Where the probe of a lane begins; there are hundreds of them in a look, so they are made as cheaply as possible.
 
     Attributes:
         below: Lower priorities of the lane are taken too; otherwise they have entries of their own.
@@ -112,9 +111,10 @@ class Claimed:
 
     __slots__ = ("_effects", "_job", "_row", "error_code", "kind", "lease", "tenant")
 
-    def __init__(self, row: Row, effects: tuple[Effect, ...] = ()) -> None:
+    def __init__(self, row: Row) -> None:
         self._row = row
-        self._effects = effects
+        # A job of the first generation was never claimed before and has none.
+        self._effects: tuple[Effect, ...] | None = () if row[4] == 1 else None
         self._job: Job | None = None
         self.tenant: str = row[2]
         self.kind: str = row[27]
@@ -125,8 +125,18 @@ class Claimed:
     def job(self) -> Job:
         """The job as it was claimed."""
         if self._job is None:
+            assert self._effects is not None, "the effects of a job claimed before are read first: read_effects"
             self._job = placed(self._row, self._effects).job
         return self._job
+
+    @property
+    def unread(self) -> bool:
+        """Whether the job was claimed before, so that it may have effects, which are not read yet."""
+        return self._effects is None
+
+    def has(self, effects: tuple[Effect, ...]) -> None:
+        """Take the effects that were read."""
+        self._effects = effects
 
     @property
     def document(self) -> tuple[Mapping[str, Any], str | None]:
@@ -200,12 +210,24 @@ def claim_batch(
     for _ in range(LOOKS_MAX):
         ask.before = len(claims)
         rows, cursor = yield from _take(cursor, ask, stand, limit - len(claims))
-        claims += yield from _claims(rows)
+        claims += [Claimed(row) for row in rows]
         if claims or not cursor.parts:
             break
         # Nothing for this worker in any lane that was seen, and there are others.
         _, cursor = yield from _look(queues, ask, stand, limit, 0)
     return Taken(claims, cursor if len(claims) == limit or (claims and cursor.parts) else None, stand)
+
+
+@procedure(reads=True)
+def read_effects(claims: Sequence[Claimed]) -> Script[None]:
+    """
+    Read the effects of jobs that were claimed before, for the records of their claims.
+
+    Apart from the claim, whose commit goes along with its statement: only the holder of the lease writes them.
+    """
+    effects = effects_by_job((yield Each("effect_read", [(one.lease.job_id,) for one in claims])))
+    for one in claims:
+        one.has(effects.get(one.lease.job_id, ()))
 
 
 class _Ask:
@@ -300,7 +322,10 @@ def _take(cursor: Cursor, ask: _Ask, stand: dict[str, Turn], limit: int) -> Scri
         if not rest:
             kept += entries
         elif fair is None:
-            rows = yield ask.each([(entry, rest) for entry in entries], rest)
+            request = [ask.each([(entry, rest) for entry in entries], rest)]
+            # A claim of plain queues is this one statement, and its commit goes along.
+            alone = len(entries) == len(cursor.entries) and not cursor.parts
+            (rows,) = yield Last(request) if alone else request
             ask.before += len(rows)
             taken += rows
             kept += _moved_on(entries, rows)
@@ -353,19 +378,18 @@ def _go_on(
     Returns: The rows, and the entries whose turn is still to come.
     """
     queue = entries[0].queue
-    by_lane = {entry.lane: entry for entry in entries}
-    turns = [(entry.lane, LONG_TURN * entry.weight) for entry in entries]
+    # One job of each would do; one lane more, because the first may have had its turn.
+    asked = entries[: limit + 1]
+    by_lane = {entry.lane: entry for entry in asked}
+    turns = [(entry.lane, LONG_TURN * entry.weight) for entry in asked]
     everybody = sum(turn for _, turn in turns)
     shares, _ = plan(turns, stand.get(queue), everybody, whole=False)
-    # One of each would do.
-    shares = shares[:limit]
     if not shares:
         return [], []
     rows = yield ask.each([(by_lane[lane], share) for lane, share in shares], limit)
     ask.before += len(rows)
     stand[queue] = turn = stopped(shares, Counter(row[0] for row in rows), full=len(rows) == limit)
-    places = [entry.lane for entry in entries]
-    here = places.index(turn.lane)
+    here = [entry.lane for entry in asked].index(turn.lane)
     return rows, _moved_on(entries[here if turn.left else here + 1 :], rows)
 
 
@@ -374,15 +398,6 @@ def _from_turn(left: list[Entry], ring: list[Entry], turn: Turn) -> list[Entry]:
     places = {entry.lane: nth for nth, entry in enumerate(ring)}
     begin = places[turn.lane]
     return sorted(left, key=lambda entry: (places[entry.lane] - begin) % len(ring))
-
-
-def _claims(rows: list[Row]) -> Script[list[Claimed]]:
-    # A job of the first generation was never claimed before and has no effects.
-    again = [(row[1],) for row in rows if row[4] > 1]
-    if not again:
-        return [Claimed(row) for row in rows]
-    effects = effects_by_job((yield Each("effect_read", again)))
-    return [Claimed(row, effects.get(identity(row[1]), ())) for row in rows]
 
 
 def _moved_on(entries: Sequence[Entry], rows: list[Row]) -> list[Entry]:
@@ -397,5 +412,5 @@ def _moved_on(entries: Sequence[Entry], rows: list[Row]) -> list[Entry]:
         if last is None:
             moved.append(entry)
         else:
-            moved.append(replace(entry, priority=last[30], run_at=last[8], job_id=identity(last[1])))
+            moved.append(entry._replace(priority=last[30], run_at=last[8], job_id=identity(last[1])))
     return moved

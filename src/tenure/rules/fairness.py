@@ -17,8 +17,8 @@ from tenure.errors import Invalid, echo
 from tenure.rules.creation import check_text
 
 WEIGHT_DEFAULT, WEIGHT_MAX = 1, 100
-# Where a queue has more lanes than are seen at once, a turn is so many times as long: finding a lane costs about as much
-# as taking a job.
+# Where a queue has more lanes than are seen at once, a turn is so many times as long: finding a lane costs about as
+# much as taking a job.
 LONG_TURN = 4
 WEIGHTS_MAX = 10_000  # tenants named in one setting
 

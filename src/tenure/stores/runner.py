@@ -112,9 +112,10 @@ def _steps(procedure: Procedure[T]) -> Generator[Requests, list[Rows], T | After
                 request = script.send((yield (request,))[0] if request.rows else [])
             elif isinstance(request, Last):
                 last = Closing(one for one in request.requests if isinstance(one, Statement) or one.rows)
-                if last:
-                    yield last
-                more = script.send(None)
+                rows = iter((yield last) if last else [])
+                more = script.send(
+                    [next(rows) if isinstance(one, Statement) or one.rows else [] for one in request.requests]
+                )
                 assert more is None, f"{procedure!r} asks for more after its last requests"
             elif all(isinstance(one, Statement) or one.rows for one in request):
                 request = script.send((yield request) if request else [])
