@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 import tenure
 from tenure.errors import Uncertain
+from tenure.procedures.complete_batch import complete_batch, completion
 from tenure.procedures.effect import begin_effect, begin_effects, finish_effect, finish_effects
 from tenure.rules.dispatch import Begun
 from tenure.rules.effect import Effect, EffectState
@@ -17,6 +21,8 @@ from tenure.stores.contract import Store
 from tenure.yields import Procedure
 
 TERMS = Terms(provider="mailer")
+PATIENCE = 30.0
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
 @pytest.fixture
@@ -29,6 +35,10 @@ def store() -> Iterator[Store]:
 
 @pytest.fixture
 def lease(store: Store) -> tenure.Lease:
+    return running(store)
+
+
+def running(store: Store) -> tenure.Lease:
     service = tenure.DurableJobService(store)
     execution = tenure.ExecutionInput(tenant="studio", actor="u", trace="t")
     service.create_job(
@@ -102,3 +112,29 @@ def test_an_outcome_that_was_not_written_is_not_taken_as_written(store: Store, l
     assert state(store, lease, "two") is EffectState.PENDING
     store.run(finish_effect(lease, "two", Succeeded("two")))
     assert state(store, lease, "two") is EffectState.SUCCEEDED
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_completion_sees_the_effect_that_it_waited_for(postgres_database: str, settled: bool) -> None:
+    """A handler's effect may still be on its way when the handler returns, in a task that nobody waits for."""
+    with (
+        tenure.open_store(postgres_database) as store,
+        tenure.open_store(postgres_database) as other,
+        psycopg.connect(postgres_database, autocommit=True) as watch,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        store.migrate()
+        lease = running(store)
+        end = completion(lease, "studio", None)
+        assert end is not None
+        with other.transaction() as tx:
+            tx.run(beginning(lease, "send"))
+            if settled:
+                tx.run(finish_effect(lease, "send", Succeeded(1)))
+            completed = pool.submit(store.run, complete_batch([end]))
+            until = time.monotonic() + PATIENCE
+            while watch.execute(WAITING).fetchone() == (0,):
+                assert time.monotonic() < until, "the completion does not wait"
+        assert completed.result(PATIENCE) == ({lease.job_id} if settled else set())
+        status = tenure.DurableJobService(store).get_job(lease.job_id).status
+        assert status == ("completed" if settled else "running")

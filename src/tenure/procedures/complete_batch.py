@@ -57,11 +57,13 @@ def complete_batch(completions: Sequence[Completion], *, command: Command = FRES
     """
     done: set[UUID] = set()
     if command.again:
-        rows = yield Each("event_known", [(one.lease.job_id, command.id) for one in completions])
+        # Behind the locks: an earlier run of this very call may still be at its commit.
+        known = Each("event_known", [(one.lease.job_id, command.id) for one in completions])
+        _, _, rows = yield [*_locks(completions), known]
         done = {identity(row[0]) for row in rows}
     left = [one for one in completions if one.lease.job_id not in done]
-    _, rows = yield [
-        Each("authority_share", [(tenant,) for tenant in sorted({one.tenant for one in left})]),
+    _, _, rows = yield [
+        *_locks(left),
         Each(
             "complete_batch",
             [
@@ -79,3 +81,12 @@ def complete_batch(completions: Sequence[Completion], *, command: Command = FRES
         ),
     ]
     return done | {identity(row[0]) for row in rows}
+
+
+def _locks(completions: Sequence[Completion]) -> list[Each]:
+    # Statements of their own: one that has to wait for a lock does not see what is written to other tables meanwhile,
+    # and would complete a job over an effect that was begun in that moment.
+    return [
+        Each("authority_share", [(tenant,) for tenant in sorted({one.tenant for one in completions})]),
+        Each("lease_lock", [(one.lease.job_id,) for one in completions]),
+    ]

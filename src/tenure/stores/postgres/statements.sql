@@ -158,14 +158,19 @@ WHERE job_id = ANY(%(job_id)b::uuid[])
     AND generation = (%(generation)b::bigint[])[array_position(%(job_id)b::uuid[], job_id)]
 RETURNING job_id;
 
+-- name: lease_lock(job_id) each
+-- locks the leases, in order; what is asked next sees everything that was written under them before
+SELECT l.job_id FROM tenure.lease l WHERE l.job_id = ANY(%(job_id)b::uuid[]) ORDER BY l.job_id FOR UPDATE;
+
 -- name: complete_batch(job_id, tenant, generation, worker_id, attempt_id, result, command_id) each
--- locks the leases; writes lease, outcome, event: `lease.check_fence` and `moves.complete` for running jobs without an open
--- effect and without a pending cancellation. A job that it does not give back is left as it was. See procedures/complete_batch.py.
+-- writes lease, outcome, event: `lease.check_fence` and `moves.complete` for running jobs without an open effect and without
+-- a pending cancellation, whose leases were locked before. A job that it does not give back is left as it was. See
+-- procedures/complete_batch.py.
 WITH held AS MATERIALIZED (
     SELECT l.*, array_position(%(job_id)b::uuid[], l.job_id) AS nth
-    FROM tenure.lease l WHERE l.job_id = ANY(%(job_id)b::uuid[]) ORDER BY l.job_id FOR UPDATE
+    FROM tenure.lease l WHERE l.job_id = ANY(%(job_id)b::uuid[])
 ),
-clock AS MATERIALIZED (SELECT tenure.now_us() AS now FROM (SELECT count(*) FROM held) AS locked),
+clock AS MATERIALIZED (SELECT tenure.now_us() AS now),
 plain AS MATERIALIZED (
     SELECT h.job_id, h.tenant, h.run_at, h.generation, h.attempt, h.attempts_max, h.epoch, h.nth, clock.now
     FROM held h

@@ -105,9 +105,14 @@ DELETE FROM tenure_deferred WHERE job_id = :job_id AND generation = :generation 
 -- writes lease: the row must still have this generation
 DELETE FROM tenure_lease WHERE job_id = :job_id AND generation = :generation RETURNING job_id;
 
+-- name: lease_lock(job_id) each
+-- locks the leases, in order; what is asked next sees everything that was written under them before
+SELECT l.job_id FROM tenure_lease l WHERE l.job_id = :job_id;
+
 -- name: complete_batch(job_id, tenant, generation, worker_id, attempt_id, result, command_id) each
--- locks the leases; writes lease, outcome, event: `lease.check_fence` and `moves.complete` for running jobs without an open
--- effect and without a pending cancellation. A job that it does not give back is left as it was. See procedures/complete_batch.py.
+-- writes lease, outcome, event: `lease.check_fence` and `moves.complete` for running jobs without an open effect and without
+-- a pending cancellation, whose leases were locked before. A job that it does not give back is left as it was. See
+-- procedures/complete_batch.py.
 INSERT INTO tenure_outcome (job_id, tenant, status, run_at, generation, attempt, attempts_max, epoch, result, finished_at)
 SELECT l.job_id, l.tenant, 'completed', l.run_at, l.generation, l.attempt, l.attempts_max, l.epoch, :result, :now
 FROM tenure_lease l
