@@ -18,7 +18,7 @@ from tenure.errors import Invalid
 from tenure.procedures.records import identity
 from tenure.rules.lease import Lease
 from tenure.rules.payload import RESULT_BYTES_MAX, encode
-from tenure.yields import FRESH, Command, Each, Script, procedure
+from tenure.yields import FRESH, Command, Each, Script, Statement, procedure
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ def complete_batch(completions: Sequence[Completion], *, command: Command = FRES
     if command.again:
         # Behind the locks: an earlier run of this very call may still be at its commit.
         known = Each("event_known", [(one.lease.job_id, command.id) for one in completions])
-        _, _, rows = yield [*_locks(completions), known]
+        _, rows = yield [_locked(completions), known]
         done = {identity(row[0]) for row in rows}
     left = [one for one in completions if one.lease.job_id not in done]
-    _, _, rows = yield [
-        *_locks(left),
+    _, rows = yield [
+        _locked(left),
         Each(
             "complete_batch",
             [
@@ -83,10 +83,8 @@ def complete_batch(completions: Sequence[Completion], *, command: Command = FRES
     return done | {identity(row[0]) for row in rows}
 
 
-def _locks(completions: Sequence[Completion]) -> list[Each]:
-    # Statements of their own: one that has to wait for a lock does not see what is written to other tables meanwhile,
+def _locked(completions: Sequence[Completion]) -> Statement:
+    # A statement of its own: one that has to wait for a lock does not see what is written to other tables meanwhile,
     # and would complete a job over an effect that was begun in that moment.
-    return [
-        Each("authority_share", [(tenant,) for tenant in sorted({one.tenant for one in completions})]),
-        Each("lease_lock", [(one.lease.job_id,) for one in completions]),
-    ]
+    tenants = sorted({one.tenant for one in completions})
+    return Statement("lease_lock", {"tenants": tenants, "job_ids": [one.lease.job_id for one in completions]})

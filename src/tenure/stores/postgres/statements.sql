@@ -25,10 +25,6 @@ WHERE a.tenant IN (SELECT j.tenant FROM tenure.job j WHERE j.job_id = ANY(%(job_
 ORDER BY a.tenant
 FOR SHARE;
 
--- name: authority_share(tenant) each
--- locks the authority rows of these tenants, shared, in order: as authority_lock, where the tenants are known
-SELECT a.tenant FROM tenure.authority a WHERE a.tenant = ANY(%(tenant)b::text[]) ORDER BY a.tenant FOR SHARE;
-
 -- name: place_lock(job_id) each
 -- locks the job's place, whichever of the five it is; no row where it moved meanwhile: look again
 WITH locked_ready AS MATERIALIZED (SELECT * FROM tenure.ready WHERE job_id = ANY(%(job_id)b::uuid[]) ORDER BY job_id FOR UPDATE),
@@ -158,21 +154,27 @@ WHERE job_id = ANY(%(job_id)b::uuid[])
     AND generation = (%(generation)b::bigint[])[array_position(%(job_id)b::uuid[], job_id)]
 RETURNING job_id;
 
--- name: lease_lock(job_id) each
--- locks the leases, in order; what is asked next sees everything that was written under them before
-SELECT l.job_id FROM tenure.lease l WHERE l.job_id = ANY(%(job_id)b::uuid[]) ORDER BY l.job_id FOR UPDATE;
+-- name: lease_lock(tenants, job_ids) once
+-- locks the authority rows of these tenants, shared, and then the leases, each in order; what is asked next sees everything
+-- that was written under them before
+WITH shared AS MATERIALIZED (
+    SELECT a.tenant FROM tenure.authority a WHERE a.tenant = ANY(%(tenants)b::text[]) ORDER BY a.tenant FOR SHARE
+)
+SELECT l.job_id FROM tenure.lease l
+WHERE l.job_id = ANY(%(job_ids)b::uuid[]) AND (SELECT count(*) FROM shared) >= 0
+ORDER BY l.job_id FOR UPDATE;
 
 -- name: complete_batch(job_id, tenant, generation, worker_id, attempt_id, result, command_id) each
 -- writes lease, outcome, event: `lease.check_fence` and `moves.complete` for running jobs without an open effect and without
 -- a pending cancellation, whose leases were locked before. A job that it does not give back is left as it was. See
 -- procedures/complete_batch.py.
 WITH held AS MATERIALIZED (
-    SELECT l.*, array_position(%(job_id)b::uuid[], l.job_id) AS nth
+    SELECT l.*, l.ctid AS spot, array_position(%(job_id)b::uuid[], l.job_id) AS nth
     FROM tenure.lease l WHERE l.job_id = ANY(%(job_id)b::uuid[])
 ),
 clock AS MATERIALIZED (SELECT tenure.now_us() AS now),
 plain AS MATERIALIZED (
-    SELECT h.job_id, h.tenant, h.run_at, h.generation, h.attempt, h.attempts_max, h.epoch, h.nth, clock.now
+    SELECT h.job_id, h.tenant, h.run_at, h.generation, h.attempt, h.attempts_max, h.epoch, h.nth, h.spot, clock.now
     FROM held h
     CROSS JOIN clock
     WHERE h.generation = (%(generation)b::bigint[])[h.nth] AND h.attempt_id = (%(attempt_id)b::uuid[])[h.nth]
@@ -183,7 +185,7 @@ plain AS MATERIALIZED (
         AND (SELECT count(*) FROM tenure.effect e WHERE e.job_id = h.job_id AND e.state IN ('pending', 'unknown')) = 0
 ),
 gone AS (
-    DELETE FROM tenure.lease WHERE job_id = ANY(ARRAY(SELECT p.job_id FROM plain p))
+    DELETE FROM tenure.lease WHERE ctid = ANY(ARRAY(SELECT p.spot FROM plain p))
 ),
 ended AS (
     INSERT INTO tenure.outcome (job_id, tenant, status, run_at, generation, attempt, attempts_max, epoch, result, finished_at)

@@ -72,7 +72,7 @@ def _column(value: object) -> object:
         return value
     if isinstance(value, list | tuple):
         # Where the other database takes an array, the SQL here reads a JSON text with json_each.
-        return json.dumps(value)
+        return json.dumps(value, default=str)  # ids
     raise AssertionError(f"a value of type {type(value).__name__} cannot be stored as it is")
 
 

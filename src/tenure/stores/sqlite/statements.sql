@@ -18,10 +18,6 @@ FROM tenure_authority a WHERE a.tenant = :tenant;
 -- locks the authority rows of these jobs' tenants, shared, in order; the first lock of every fenced write
 SELECT a.tenant FROM tenure_authority a JOIN tenure_job j ON j.tenant = a.tenant WHERE j.job_id = :job_id;
 
--- name: authority_share(tenant) each
--- locks the authority rows of these tenants, shared, in order: as authority_lock, where the tenants are known
-SELECT a.tenant FROM tenure_authority a WHERE a.tenant = :tenant;
-
 -- name: place_lock(job_id) each
 -- locks the job's place, whichever of the five it is; no row where it moved meanwhile: look again
 SELECT p.place, p.job_id, p.tenant, p.status, p.generation, p.attempt, p.attempts_max, p.epoch, p.run_at, p.worker_id,
@@ -105,9 +101,9 @@ DELETE FROM tenure_deferred WHERE job_id = :job_id AND generation = :generation 
 -- writes lease: the row must still have this generation
 DELETE FROM tenure_lease WHERE job_id = :job_id AND generation = :generation RETURNING job_id;
 
--- name: lease_lock(job_id) each
--- locks the leases, in order; what is asked next sees everything that was written under them before
-SELECT l.job_id FROM tenure_lease l WHERE l.job_id = :job_id;
+-- name: lease_lock(tenants, job_ids) once
+-- locks the authority rows of these tenants, shared, and then the leases, each in order; here the writer's lock is enough
+SELECT NULL WHERE 0;
 
 -- name: complete_batch(job_id, tenant, generation, worker_id, attempt_id, result, command_id) each
 -- writes lease, outcome, event: `lease.check_fence` and `moves.complete` for running jobs without an open effect and without
