@@ -263,20 +263,24 @@ async def run_handler(
     Raises:
         Whatever the handler raises; `ending` turns it into what is written.
     """
+    try:
+        return await _run(attempt, runtime, in_thread)
+    except (SystemExit, KeyboardInterrupt) as error:
+        # A handler, or the model of its payload, ends its attempt, not the worker with everybody else's.
+        raise RuntimeError(f"the handler raised {type(error).__name__}") from None
+
+
+async def _run(attempt: Attempt, runtime: Runtime, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> Any:
     kind = attempt.kind
     document, unreadable = attempt.claim.document
     if unreadable is not None:
         raise Permanent(f"the stored payload cannot be read: {unreadable}", code="UNREADABLE_PAYLOAD")
     payload = kind.decode(document)
-    try:
-        if kind.is_async:
-            result = await kind.function(AsyncContext(attempt, runtime), payload)
-        else:
-            context = Context(attempt, runtime)
-            result = await in_thread(lambda: kind.function(context, payload))
-    except (SystemExit, KeyboardInterrupt) as error:
-        # A handler ends its attempt, not the worker with everybody else's.
-        raise RuntimeError(f"the handler raised {type(error).__name__}") from None
+    if kind.is_async:
+        result = await kind.function(AsyncContext(attempt, runtime), payload)
+    else:
+        context = Context(attempt, runtime)
+        result = await in_thread(lambda: kind.function(context, payload))
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
