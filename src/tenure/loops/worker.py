@@ -60,6 +60,7 @@ from tenure.procedures.claim_batch import Claimed, Cursor, Taken, Turns, claim_b
 from tenure.procedures.effect import submit_evidence
 from tenure.rules.creation import check_text
 from tenure.rules.lease import check_beat
+from tenure.rules.moves import WORKER_LOST
 from tenure.stores.contract import AsyncStore, Store
 from tenure.yields import Procedure, new_id
 
@@ -163,6 +164,7 @@ class Worker:
         self._park_places: dict[str, str] = {}
         self._cursor_since = 0.0
         self._asked: Procedure[Taken] | None = None
+        self._answer: asyncio.Future[Taken] | None = None
         self._asked_at = 0.0
         self._pause = POLL_MIN
         self._announced = -ANNOUNCED_FOR.total_seconds()
@@ -307,6 +309,8 @@ class Worker:
         assert attempts is not None
         self._heartbeat.end()
         await self._supervisor.end()
+        if self._answer is not None:
+            self._answer.cancel()
         await attempts.forget()
         for call in list(self._calls):
             # Calls that threads wait for: the loop may end, and they would wait for ever.
@@ -383,14 +387,13 @@ class Worker:
         self._freed.clear()
         free = self._free(attempts)
         # While draining, only a claim whose answer is not known yet is asked for again, so that it can be given back.
-        if (self._draining and self._asked is None) or free <= 0:
+        if self._asked is None and (self._draining or free <= 0):
             await self._sleep(self._freed, self._poll)
             return
-        if self._cursor is not None and free < self._concurrency // _FEW:
+        if self._asked is None and self._cursor is not None and free < self._concurrency // _FEW:
             # Behind, and only a few slots are free: the others may follow within moments and share a claim.
             await asyncio.sleep(GATHER)
             free = self._free(attempts)
-        self._not_claiming.clear()
         try:
             found = await self._take(attempts, free)
         finally:
@@ -398,7 +401,7 @@ class Worker:
                 self._not_claiming.set()
         if found:
             self._pause = POLL_MIN
-        if self._cursor is None:
+        if self._cursor is None and self._asked is None:
             await self._sleep(self._wake, self._pause)
             if not found:
                 self._pause = min(self._pause * 2, self._poll)
@@ -408,30 +411,51 @@ class Worker:
         return self._concurrency - max(len(attempts), self._heartbeat.kept - self._concurrency)
 
     async def _take(self, attempts: Attempts, free: int) -> bool:
-        now = time.monotonic()
+        if self._asked is None:
+            self._ask(attempts, free)
+        taken = await self._answered()
+        sent = self._asked_at
+        self._asked = self._answer = None
+        self._cursor, self._turns = taken.cursor, taken.turns
+        if self._draining:
+            attempts.return_unstarted()
+        elif taken.full and not any(one.error_code == WORKER_LOST for one in taken.claims):
+            ahead = self._free(attempts) - len(taken.claims)
+            if ahead > self._concurrency // _FEW:
+                # The database works on the next claim while the handlers of this one run.
+                self._ask(attempts, ahead)
+                await asyncio.sleep(0)
+        if taken.claims:
+            attempts.begin([Attempt(one, self._kinds[one.kind], sent) for one in taken.claims])
+        return bool(taken.claims)
+
+    async def _answered(self) -> Taken:
+        # The same procedure value until an answer came: a claim whose reply was lost gives the same leases again, which
+        # may count from the first asking.
+        assert self._asked is not None
+        if self._answer is None:
+            self._answer = asyncio.ensure_future(self._store.run(self._asked))
+        answer = self._answer
+        try:
+            taken = await answer
+            unread = [one for one in taken.claims if isinstance(one, Claimed) and one.unread]
+            if unread:
+                await self._store.run(read_effects(unread))
+        except BaseException:
+            self._answer = None
+            if not answer.done():
+                answer.cancel()
+            raise
+        return taken
+
+    def _ask(self, attempts: Attempts, free: int) -> None:
+        now = self._asked_at = time.monotonic()
         if self._cursor is None or now - self._cursor_since > self._cursor.good_for(CURSOR_LIFETIME):
             self._cursor = None
         if self._cursor is None or not self._cursor.entries:
             self._cursor_since = now
-        # The same procedure value until an answer came: a claim whose reply was lost gives the same leases again, which
-        # may count from the first asking.
-        if self._asked is None:
-            self._asked, self._asked_at = self._ask(attempts, free), now
-        taken = await self._store.run(self._asked)
-        unread = [one for one in taken.claims if isinstance(one, Claimed) and one.unread]
-        if unread:
-            await self._store.run(read_effects(unread))
-        self._asked = None
-        self._cursor, self._turns = taken.cursor, taken.turns
-        if self._draining:
-            attempts.return_unstarted()
-        if taken.claims:
-            kinds, sent = self._kinds, self._asked_at
-            attempts.begin([Attempt(one, kinds[one.kind], sent) for one in taken.claims])
-        return bool(taken.claims)
-
-    def _ask(self, attempts: Attempts, free: int) -> Procedure[Taken]:
-        return claim_batch(
+        self._not_claiming.clear()
+        self._asked = claim_batch(
             self.worker_id,
             list(self._kinds),
             limit=min(free, CLAIM_MAX),
@@ -444,6 +468,7 @@ class Worker:
             # attempt at most, and the cause is found out.
             lost=0 if attempts.watching else 1,
         )
+        self._answer = asyncio.ensure_future(self._store.run(self._asked))
 
     async def _sleep(self, event: asyncio.Event, longest: float) -> None:
         """Wait for the event, which was cleared before anybody looked, or for a jittered pause."""
