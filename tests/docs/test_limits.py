@@ -11,7 +11,7 @@ from tenure import handler
 from tenure.connectors import provider, wire
 from tenure.loops import worker
 from tenure.procedures import claim, inspect, operate, reconcile
-from tenure.rules import creation, effect, envelope, lease, moves, payload, retry, survey
+from tenure.rules import creation, effect, envelope, fairness, lease, moves, payload, retry, survey
 from tenure.stores.sqlite import store
 from tenure.verbs import SWEEP_MAX
 from tests.docs.pages import ROOT
@@ -62,6 +62,9 @@ LIMITS = {
         f"{retry.RETRY_AFTER_MAX / timedelta(hours=1):g} hours at most"
     ),
     "`scheduled_at`": f"before the year {creation.SCHEDULED_MAX.year}",
+    "a tenant's weight on a fair queue": f"1 to {fairness.WEIGHT_MAX}",
+    "tenants with a weight on one queue": number(fairness.WEIGHTS_MAX),
+    "tenants of a fair queue that a worker sees at once": f"{claim.LANES_MAX}; it goes on with the next ones",
     "`claim_jobs(limit=)`": number(claim.LIMIT_MAX),
     "what one turn of a worker claims": f"{worker.CLAIM_MAX}, and never more than its free slots",
     "`list_jobs(limit=)`": f"{number(inspect.LIST_MAX)}; go on with `after=`",

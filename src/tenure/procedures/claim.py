@@ -29,7 +29,7 @@ PROMOTE_MAX = 1_000
 # Of a queue: how many rows a parking pass looks at, and at least how many of each lane.
 PARK_FRONT, PARK_LANE = 500, 20
 # Lanes of one queue that one look sees; with more, looks go round.
-LANES_MAX = 256
+LANES_MAX = 512
 
 
 @dataclass(frozen=True, slots=True)

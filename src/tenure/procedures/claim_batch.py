@@ -48,8 +48,10 @@ from tenure.yields import FRESH, Command, Each, Last, Row, Script, Statement, pr
 
 # Passes over the lanes of a fair queue within one claim, the first included; each one goes to those that had enough.
 PASSES_MAX = 4
-# Looks within one claim, where none of the lanes seen had anything to take and there are more.
-LOOKS_MAX = 4
+# How often one claim goes on to other lanes, where those before did not have enough.
+TRIES_MAX = 4
+# Lanes of a fair queue that are asked at least, however few jobs are wanted.
+LANES_MIN = 16
 # A worker that goes through a fair queue looks again when so many times the time has passed that the last look took.
 LOOK_PART = 8
 
@@ -207,14 +209,15 @@ def claim_batch(
         found, cursor = yield from _look(queues, ask, stand, limit, min(lost, limit))
         if found:
             claims += yield from grant(found, worker_id, start=True, duration=lease_duration, command=command)
-    for _ in range(LOOKS_MAX):
+    for _ in range(TRIES_MAX):
+        if not cursor.entries and cursor.parts:
+            # What was seen is used up, and there are other lanes.
+            _, cursor = yield from _look(queues, ask, stand, limit, 0)
         ask.before = len(claims)
         rows, cursor = yield from _take(cursor, ask, stand, limit - len(claims))
         claims += [Claimed(row) for row in rows]
-        if claims or not cursor.parts:
+        if len(claims) == limit or not cursor.parts:
             break
-        # Nothing for this worker in any lane that was seen, and there are others.
-        _, cursor = yield from _look(queues, ask, stand, limit, 0)
     return Taken(claims, cursor if len(claims) == limit or (claims and cursor.parts) else None, stand)
 
 
@@ -270,7 +273,7 @@ def _look(
 ) -> Script[tuple[list[Row], Cursor]]:
     """Find where the queues begin, and the jobs whose worker was lost."""
     # More lanes than a claim can serve twice over are not worth a look.
-    most = min(LANES_MAX, max(16, 2 * limit))
+    most = min(LANES_MAX, max(LANES_MIN, 2 * limit))
     begin = {"queues": list(stand), "lanes": [turn.lane for turn in stand.values()], "limit": most}
     request: list[Statement | Each] = [
         Statement("deferred_due", {"limit": PROMOTE_MAX}),
@@ -379,7 +382,7 @@ def _go_on(
     """
     queue = entries[0].queue
     # One job of each would do; one lane more, because the first may have had its turn.
-    asked = entries[: limit + 1]
+    asked = entries[: max(LANES_MIN, limit + 1)]
     by_lane = {entry.lane: entry for entry in asked}
     turns = [(entry.lane, LONG_TURN * entry.weight) for entry in asked]
     everybody = sum(turn for _, turn in turns)
