@@ -22,7 +22,9 @@ def put_many(values: Sequence[Procedure[int]]) -> Script[list[int | Exception | 
     for one in values:
         (number,) = one.args
         if number == 13:
-            raise Unavailable("the database is gone")
+            raise ValueError("one of them is wrong")
+        if number in {14, 15}:
+            raise Unavailable("nobody knows", code="ROW_BUSY" if number == 15 else "UNAVAILABLE")
         answers.append(None if number == 7 else Conflict("no") if number == 8 else number)
     return answers
 
@@ -88,6 +90,19 @@ def test_where_the_batch_fails_each_finds_out_for_itself() -> None:
     gate, answers = asyncio.run(through([1, 13, 2]))
     assert [answers[0], type(answers[1]), answers[2]] == [1, Invalid, 2]
     assert gate.ran == [("put", 0), [1, 13, 2], ("put", 1), ("put", 13), ("put", 2)]
+
+
+def test_where_nobody_knows_whether_the_batch_is_written_nobody_asks_under_another_identity() -> None:
+    gate, answers = asyncio.run(through([1, 14, 2]))
+    assert [(type(answer), answer.code) for answer in answers] == [(Unavailable, "UNAVAILABLE")] * 3
+    assert len({id(answer) for answer in answers}) == 3
+    assert gate.ran == [("put", 0), [1, 14, 2]]
+
+
+def test_where_a_row_was_busy_nothing_is_written_and_each_goes_alone() -> None:
+    gate, answers = asyncio.run(through([1, 15, 2]))
+    assert answers == [1, 15, 2]
+    assert gate.ran == [("put", 0), [1, 15, 2], ("put", 1), ("put", 15), ("put", 2)]
 
 
 def test_a_batch_is_bounded() -> None:
