@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tenure import AsyncContext, Context, Tenure
+from tenure.errors import Invalid, Unavailable
 from tenure.loops.worker import CLAIM_MAX
 from tests.loops.stage import Running, create, ended, fields, job, make_app, producer, trail, until
 
@@ -145,3 +146,27 @@ def test_a_long_queue_is_drained_in_order_of_creation(sqlite_url: str, rows: int
     with Running(app, concurrency=100):
         until(lambda: len(noting.entries) == rows, "the queue to be drained", 60)
     assert noting.entries == sorted(noting.entries)
+
+
+def test_a_claim_that_is_refused_is_not_asked_for_ever(url: str) -> None:
+    """Only one whose answer was lost is the same again; another one is another claim."""
+    app, noting = noting_app(url)
+    asked: list[Any] = []
+    with Running(app) as running:
+        run = running.worker._store.run
+
+        async def refusing(procedure: Any) -> Any:
+            if procedure.name == "claim_batch":
+                asked.append(procedure)
+                if len(asked) <= 4:
+                    procedure.script().close()
+                    raise Unavailable("gone") if len(asked) <= 2 else Invalid("no", code="BAD_ARGUMENT")
+            return await run(procedure)
+
+        running.worker._store.run = refusing  # type: ignore[method-assign]
+        one = app.enqueue("quick", {}, key="k").job
+        ended(app, one, "completed")
+    # The same value after each lost answer, a new one after each refusal.
+    assert asked[0] is asked[1] is asked[2]
+    assert len({id(procedure) for procedure in asked[2:5]}) == 3
+    assert noting.entries == ["k"]

@@ -441,10 +441,12 @@ class Worker:
             unread = [one for one in taken.claims if isinstance(one, Claimed) and one.unread]
             if unread:
                 await self._store.run(read_effects(unread))
-        except BaseException:
+        except BaseException as error:
             self._answer = None
             if not answer.done():
                 answer.cancel()
+            if isinstance(error, TenureError) and not isinstance(error, Unavailable):
+                self._asked = None  # it was refused, and would be again
             raise
         return taken
 
