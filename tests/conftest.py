@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("TENURE_HYPOTHESIS", "change"))
+
+# A shell without job control starts what runs in the background with SIGINT ignored, and children inherit that: the
+# tests that press Ctrl-C would press in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A developer's own settings must not reach the tests.
 for _name in [name for name in os.environ if name.startswith("TENURE_")]:

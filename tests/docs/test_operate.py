@@ -6,10 +6,12 @@ import ast
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+import tenure
 from tenure import errors
 from tenure.rules import job as jobs
 from tenure.rules.authority import Authority
@@ -18,7 +20,8 @@ from tenure.rules.status import EXCEPTIONS, LIVE, TERMINAL, Phase, Status
 from tests.docs.pages import ROOT
 
 PAGE = (ROOT / "docs" / "how-to" / "operate.md").read_text("utf-8")
-SOURCE = ROOT / "src" / "tenure"
+# Of the package under test, which may be an installed one.
+SOURCE = Path(tenure.__file__).parent
 # What an attempt may end with, of the codes that classes of errors have.
 BY_CLASS = {one.code for one in (errors.EffectFailed, errors.EffectRejected, errors.Uncertain, errors.Permanent)}
 ENDS = {"_indeterminate", "_failed", "_ended", "_retry_or_bury", "mark_indeterminate", "interrupted", "abandoned"}
