@@ -79,7 +79,7 @@ WEIGHTS = {
     "mark_provider_dispatched": 2,
     "complete_job": 2,
     "fail_job": 3,
-    "mark_indeterminate": 1,
+    "mark_indeterminate": 3,
     "mark_halt_unsafe": 2,
     "mark_timed_out": 1,
     "release_job": 1,
@@ -819,7 +819,7 @@ def _next(job: Job) -> list[str]:
     if job.cancel_requested_at is not None:
         names += ["acknowledge_cancellation"] * 12
     if any(effect.name for effect in opened):
-        return [*names, *["finish_effect"] * 6, "begin_effect", "mark_indeterminate", "mark_timed_out"]
+        return [*names, *["finish_effect"] * 6, "begin_effect", *["mark_indeterminate"] * 3, "mark_timed_out"]
     if opened:
         return [*names, "complete_job", "fail_job", "mark_timed_out"]
     return [*names, *["begin_effect"] * 6, "mark_provider_dispatched", "mark_provider_dispatched", "release_job"]
