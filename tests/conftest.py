@@ -25,12 +25,13 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("TENURE_HYPOTHESIS", "change"))
 
-# A shell without job control starts what runs in the background with SIGINT ignored, nohup does so with SIGHUP, and
-# children inherit both: the tests that press Ctrl-C or hang up would do so in vain. A handler is not inherited.
+# A shell without job control starts what runs in the background with SIGINT and SIGQUIT ignored, nohup does so with
+# SIGHUP, and children inherit that: the tests that press keys or hang up would do so in vain. A handler is not inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, lambda *_: None)
+for _number in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 # A developer's own settings must not reach the tests.
 for _name in [name for name in os.environ if name.startswith("TENURE_")]:
