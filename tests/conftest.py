@@ -26,7 +26,7 @@ settings.register_profile(
 settings.load_profile(os.environ.get("TENURE_HYPOTHESIS", "change"))
 
 # A shell without job control starts what runs in the background with SIGINT and SIGQUIT ignored, nohup does so with
-# SIGHUP, and children inherit that: the tests that press keys or hang up would do so in vain. A handler is not inherited.
+# SIGHUP, and children inherit that: tests that press keys or hang up would do so in vain. A handler is not inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 for _number in (signal.SIGHUP, signal.SIGQUIT):
