@@ -45,8 +45,9 @@ async def _loop(url: str, name: str) -> int:
             if not rows:
                 continue
             async with run.pipeline(), run.transaction():
-                tenants = {"tenant": sorted({row[_TENANT] for row in rows})}
-                await run.execute(texts["authority_share"], tenants, prepare=True)
+                tenants = sorted({row[_TENANT] for row in rows})
+                locked = {"tenants": tenants, "job_ids": [row[_JOB] for row in rows]}
+                await run.execute(texts["lease_lock"], locked, prepare=True, binary=True)
                 ended = await run.execute(texts["complete_batch"], _complete(name, rows), prepare=True, binary=True)
             done += ended.rowcount
 
@@ -58,6 +59,9 @@ def _claim(name: str, front: tuple[int, UUID]) -> dict[str, list[Any]]:
         "priority": [0],
         "bound": [front[0]],
         "bound_id": [front[1]],
+        "below": [False],
+        "share": [BATCH],
+        "before": [0],
     }
     claim = uuid4()
     scope: dict[str, list[Any]] = {"tenant": [None], "organization": [None], "kinds": [json.dumps([NOOP])]}

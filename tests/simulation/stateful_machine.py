@@ -89,7 +89,7 @@ WEIGHTS = {
     "retry_job": 2,
     "submit_evidence": 2,
     "reconcile_dispatched": 3,
-    "resume_sweep": 1,
+    "resume_sweep": 3,
     "append_job_event": 1,
 }
 NAMES = [name for name, weight in WEIGHTS.items() for _ in range(weight)]

@@ -158,6 +158,8 @@ def test_a_wrong_password_is_invalid_at_once_and_stands_nowhere(
     own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
+    # The command line quietens this one, in whichever test of this process it ran.
+    caplog.set_level(logging.DEBUG, logger="psycopg.pool")
     hba = own_server.data / "pg_hba.conf"
     before = hba.read_text()
     with psycopg.connect(own_server.url, autocommit=True) as admin:
