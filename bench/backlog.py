@@ -101,7 +101,7 @@ def pace(url: str, rate: int, seconds: float) -> int:
     each, done, start = max(1, rate // 10), 0, time.monotonic()
     while (now := time.monotonic() - start) < seconds:
         if done > rate * now:
-            time.sleep((done - rate * now) / rate)
+            time.sleep((done - rate * now) / rate)  # the rate is what this is for
         app.enqueue_many([app.prepare(NOOP, {"n": done + one}, key=f"key-{done + one}") for one in range(each)])
         done += each
     app.close()

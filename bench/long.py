@@ -200,7 +200,7 @@ def watch(url: str, seconds: float) -> list[int]:
         wait_for(lambda: workers.board.total() > 0, "the first handler", PATIENCE)
         start = time.monotonic()
         while len(seen) <= seconds:
-            time.sleep(max(0.0, start + len(seen) - time.monotonic()))
+            time.sleep(max(0.0, start + len(seen) - time.monotonic()))  # one reading for each second
             seen.append(workers.board.total())
         ran = workers.end()[0]["ran"]
     left = eye.row(ADAPTER.left)[0]
@@ -221,7 +221,7 @@ def what_it_uses(place: Place, sizes: Sizes) -> Iterator[Long]:
         workers.go()
         start = time.monotonic()
         while workers.board.total() < sizes.many:
-            time.sleep(0.5)
+            time.sleep(0.5)  # between two readings of the memory
             # Less what our own record of the jobs takes.
             late = backlog.resident_mb(workers.pids[0]) - workers.board.total() * 8 / 1e6
             # The first minute, or the first tenth of a run that is shorter.

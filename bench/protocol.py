@@ -190,7 +190,7 @@ def pickup(adapter: Adapter, url: str, jobs: int) -> dict[str, Any]:
         workers.go()
         with adapter.producer(url, NOOP) as producer:
             for number in range(WARM_UP + jobs):
-                time.sleep(chance.uniform(*PAUSES))
+                time.sleep(chance.uniform(*PAUSES))  # so that no two jobs meet the poll at the same point
                 committed = producer.one(number)
                 wait_for(lambda seen=number: board.total() > seen, f"job {number}", PATIENCE)  # type: ignore[misc]
                 delays.append((board.last() - committed) / 1e6)

@@ -80,4 +80,4 @@ def wait_for(done: Callable[[], bool], what: str, seconds: float, *, pause: floa
     while not done():
         if time.monotonic() > end:
             raise TimeoutError(f"waited {seconds:.0f} s for {what}")
-        time.sleep(pause)
+        time.sleep(pause)  # between two looks; the deadline is above

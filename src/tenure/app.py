@@ -55,6 +55,23 @@ class AppProviders:
                 )
             self.by_name[provider.name] = provider
 
+    def check(self, kinds: Iterable[Kind]) -> None:
+        """
+        Refuse kinds that declare a provider which is not here.
+
+        Raises:
+            Invalid: UNKNOWN_PROVIDER.
+        """
+        for kind in kinds:
+            for name in kind.options.providers:
+                if name not in self.by_name:
+                    registered = ", ".join(sorted(self.by_name)) or "none"
+                    raise Invalid(
+                        f"kind {echo(kind.name)} declares provider {echo(name)}, which this app does not have; pass it "
+                        f"to Tenure(..., providers=[...]). Registered: {registered}",
+                        code="UNKNOWN_PROVIDER",
+                    )
+
     def terms(self, provider: Any) -> Terms:
         """See `handler.Providers.terms`; refuses a provider that a sweeper of this app could not ask."""
         if not isinstance(provider, Provider) or self.by_name.get(provider.name) is not provider:
@@ -403,22 +420,7 @@ class Tenure:
         """
         from tenure.loops.worker import Worker  # noqa: PLC0415 - producers need none of the loops
 
-        made = Worker(self, **options)
-        kinds = options.get("kinds")
-        self._check_providers(self.registry if kinds is None else map(self.registry.find, kinds))
-        return made
-
-    def _check_providers(self, kinds: Iterable[Kind]) -> None:
-        known = self.providers.by_name
-        for kind in kinds:
-            for name in kind.options.providers:
-                if name not in known:
-                    registered = ", ".join(sorted(known)) or "none"
-                    raise Invalid(
-                        f"kind {kind.name!r} declares provider {name!r}, which this app does not have; pass it to "
-                        f"Tenure(..., providers=[...]). Registered: {registered}",
-                        code="UNKNOWN_PROVIDER",
-                    )
+        return Worker(self, **options)
 
 
 class Joined:

@@ -64,8 +64,5 @@ def make_sqlite(tmp_path: Path) -> Callable[[], str]:
 @pytest.fixture
 def analysed_url(quiet_databases: Databases) -> Iterator[str]:
     """A database whose statistics say that every table is empty."""
-    url = quiet_databases.copy("analysed", prepare_analysed)
-    try:
+    with quiet_databases.lend("analysed", prepare_analysed) as url:
         yield url
-    finally:
-        quiet_databases.drop(url)

@@ -29,7 +29,7 @@ async def _measure(url: str) -> dict[str, float]:
         patch.setattr(random, "uniform", lambda _, longest: longest)
         async with app.worker(concurrency=CONCURRENCY) as worker:
             async with asyncio.timeout(PATIENCE):
-                while worker._pause < worker._poll:  # noqa: ASYNC110 - the worker tells nobody
+                while worker._claims.pause < worker._claims.poll:  # noqa: ASYNC110 - the worker tells nobody
                     await asyncio.sleep(LOOK_EVERY)
             talk.forget()
             began = time.monotonic()

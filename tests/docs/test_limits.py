@@ -9,7 +9,7 @@ import pytest
 
 from tenure import handler
 from tenure.connectors import provider, wire
-from tenure.loops import worker
+from tenure.loops import claims
 from tenure.procedures import claim, inspect, operate, reconcile
 from tenure.rules import creation, effect, envelope, fairness, lease, moves, payload, retry, survey
 from tenure.stores.sqlite import store
@@ -66,7 +66,7 @@ LIMITS = {
     "tenants with a weight on one queue": number(fairness.WEIGHTS_MAX),
     "tenants of a fair queue that a worker sees at once": f"{claim.LANES_MAX}; it goes on with the next ones",
     "`claim_jobs(limit=)`": number(claim.LIMIT_MAX),
-    "what one turn of a worker claims": f"{worker.CLAIM_MAX}, and never more than its free slots",
+    "what one turn of a worker claims": f"{claims.CLAIM_MAX}, and never more than its free slots",
     "`list_jobs(limit=)`": f"{number(inspect.LIST_MAX)}; go on with `after=`",
     "candidates of one sweep": f"{number(reconcile.CANDIDATES_MAX)}; {SWEEP_MAX} when nothing is said",
     "expired leases settled by one claim": number(claim.RECOVER_MAX),

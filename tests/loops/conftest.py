@@ -35,11 +35,8 @@ def sqlite_url(tmp_path: Path) -> str:
 @pytest.fixture
 def postgresql_url(postgres_databases: Databases) -> Iterator[str]:
     """A fresh PostgreSQL database with the schema."""
-    url = postgres_databases.copy("loops", prepare)
-    try:
+    with postgres_databases.lend("loops", prepare) as url:
         yield url
-    finally:
-        postgres_databases.drop(url)
 
 
 @pytest.fixture(params=DIALECTS)
@@ -65,8 +62,7 @@ def theatre(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             prepare(url)
         else:
             databases: Databases = request.getfixturevalue("postgres_databases")
-            url = databases.copy("loops", prepare)
-            stack.callback(databases.drop, url)
+            url = stack.enter_context(databases.lend("loops", prepare))
         made = Theatre(url, journal_dir=tmp_path_factory.mktemp("journal"))
         with made.app.store.transaction() as tx:
             tx.execute("CREATE TABLE note (job TEXT, text TEXT)")

@@ -10,7 +10,7 @@ import pytest
 
 from tenure import AsyncContext, Context, Tenure
 from tenure.errors import Invalid, Unavailable
-from tenure.loops.worker import CLAIM_MAX
+from tenure.loops.claims import CLAIM_MAX, Claims
 from tests.loops.stage import Running, create, ended, fields, job, make_app, producer, trail, until
 
 
@@ -36,21 +36,20 @@ def noting_app(url: str, *kinds: str, **options: Any) -> tuple[Tenure, Noting]:
     return app, noting
 
 
-def test_a_claim_takes_as_many_as_there_are_free_slots(url: str) -> None:
+def test_a_claim_takes_as_many_as_there_are_free_slots(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     app, noting = noting_app(url, "waits")
     app.enqueue_many([app.prepare("waits", {}, key=f"k{nth}") for nth in range(12)])
     limits: list[tuple[int, int]] = []
-    running = Running(app, concurrency=5)
-    take = running.worker._take
+    take = Claims.take
 
-    async def watched(attempts: Any, free: int) -> Any:
-        before = len(attempts)
-        answer = await take(attempts, free)
-        limits.append((free, len(attempts) - before))
+    async def watched(claims: Claims) -> int:
+        before, free = len(claims._attempts), claims._free()
+        answer = await take(claims)
+        limits.append((free, len(claims._attempts) - before))
         return answer
 
-    running.worker._take = watched  # type: ignore[method-assign]
-    with running:
+    monkeypatch.setattr(Claims, "take", watched)
+    with Running(app, concurrency=5) as running:
         until(lambda: len(noting.entries) == 5, "five handlers")
         assert running.worker.health().running == 5
         assert len(app.service.list_jobs(status="running")) == 5

@@ -16,6 +16,8 @@ import pytest
 
 from tenure import AsyncContext, Invalid, Tenure
 from tenure.loops import supervisor, worker
+from tenure.loops.attempts import Attempts
+from tenure.loops.claims import Claims
 from tenure.loops.heartbeat import Heartbeat
 from tenure.loops.outcomes import Outcomes
 from tenure.loops.supervisor import Health, HealthFile, Pulse, Supervisor
@@ -27,7 +29,8 @@ from tests.loops.stage import Running, ended, make_app, seconds, until
 PERIOD = 0.2
 # Where each loop does its work.
 STEPS: dict[str, tuple[type, str]] = {
-    "claim": (Worker, "_claim"),
+    "claim": (Claims, "step"),
+    "watch": (Attempts, "watch"),
     "outcomes": (Outcomes, "step"),
     "heartbeat": (Heartbeat, "round"),
     "tend": (Worker, "_tend"),

@@ -78,14 +78,14 @@ def test_new_work_is_found_at_once_where_the_database_can_tell_and_by_polling_wh
     poll = timedelta(seconds=3 if listen == "on" else 1)
     with Running(app, poll=poll) as running:
         # So long idle that it looks rarely.
-        until(lambda: running.worker._pause >= poll.total_seconds(), "the pauses to be long")
+        until(lambda: running.worker._claims.pause >= poll.total_seconds(), "the pauses to be long")
         waits = []
         for nth in range(2):
             began = time.monotonic()
             one = app.enqueue("quick", {}, key=f"k{nth}").job
             ended(app, one, "completed", within=20)
             waits.append(time.monotonic() - began)
-            until(lambda: running.worker._pause >= poll.total_seconds() / 4, "the pauses to grow again")
+            until(lambda: running.worker._claims.pause >= poll.total_seconds() / 4, "the pauses to grow again")
     if listen == "on":
         # By polling alone the shorter of the two would be seconds.
         assert min(waits) < 1
@@ -97,7 +97,7 @@ def test_a_program_with_its_own_worker_wakes_it_on_sqlite_too(sqlite_url: str) -
     app = make_app(sqlite_url)
     app.job("quick")(quick)
     with Running(app, poll=timedelta(seconds=3)) as running:
-        until(lambda: running.worker._pause >= 3, "the pauses to be long")
+        until(lambda: running.worker._claims.pause >= 3, "the pauses to be long")
         began = time.monotonic()
         one = app.enqueue("quick", {}, key="k").job
         ended(app, one, "completed", within=20)

@@ -38,12 +38,12 @@ def test_a_claim_takes_as_many_of_them_as_it_is_told(app: Tenure) -> None:
     fresh = [create(app, "k", key=f"fresh{n}") for n in range(3)]
     none = take(app, limit=1, lost=0)
     assert [found.job.id for found in none.claims] == [fresh[0].id]
-    assert none.full
+    assert none.more
     one = take(app, limit=2, lost=1)
     assert [found.job.id for found in one.claims] == [lost[0].id, fresh[1].id]
     rest = take(app, cursor=one.cursor, lost=0)
     assert [found.job.id for found in rest.claims] == [fresh[2].id]
-    assert not rest.full
+    assert not rest.more
     assert take(app, lost=0).claims == []
     # The claim of one job does not tell them apart and takes them as they come.
     assert [found.job.id for found in app.store.run(claim("w", limit=10))] == [lost[1].id]

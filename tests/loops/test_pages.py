@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.loops import attempts, process, supervisor, worker
+from tenure.loops import attempts, claims, outcomes, process, supervisor, worker
 from tenure.loops.worker import Worker
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -37,6 +37,10 @@ def test_the_pages_say_what_the_code_does() -> None:
     )
     assert f"{worker.TEND_EVERY.total_seconds():g} s" in explanation
     assert worker.JOURNAL_EVERY.total_seconds() == 60
+    assert (outcomes.BATCH_MAX, "up to five hundred" in explanation) == (500, True)
+    assert (outcomes.ENOUGH, "a hundred wait" in explanation) == (100, True)
+    assert f"up to {claims.CLAIM_MAX} in one transaction" in explanation
+    assert (attempts.LOOK_MAX, worker.WATCH_EVERY.total_seconds()) == (1, 1)
     assert (attempts.WATCHED_FOR, "twenty seconds" in explanation) == (20, True)
     assert (supervisor.PERIODS_UNTIL_RED, "three of its periods" in explanation) == (3, True)
     assert (supervisor.PAUSE_FIRST, supervisor.PAUSE_MAX) == (0.1, 5)

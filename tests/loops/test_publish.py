@@ -175,10 +175,8 @@ def test_trouble_with_another_database_is_not_taken_for_a_lost_reply(theatre: Th
 
 @pytest.fixture
 def proxied(postgres_databases: Databases) -> Iterator[Proxy]:
-    url = postgres_databases.copy("loops", prepare)
-    with Proxy(url) as proxy:
+    with postgres_databases.lend("loops", prepare) as url, Proxy(url) as proxy:
         yield proxy
-    postgres_databases.drop(url)
 
 
 @pytest.mark.parametrize("held", [True, False])

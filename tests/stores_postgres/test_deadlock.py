@@ -64,11 +64,8 @@ def prepare(url: str) -> None:
 @pytest.fixture
 def jobs_url(postgres_databases: Databases) -> Iterator[str]:
     """The URL of a database with the real schema."""
-    url = postgres_databases.copy("stores_postgres_jobs", prepare)
-    try:
+    with postgres_databases.lend("stores_postgres_jobs", prepare) as url:
         yield url
-    finally:
-        postgres_databases.drop(url)
 
 
 class Slow:

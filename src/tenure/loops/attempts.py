@@ -51,8 +51,8 @@ logger = logging.getLogger("tenure.worker")
 STOP_GRACE = 1.0
 # How long a job whose last worker was lost runs before another one of that kind may start beside it.
 WATCHED_FOR = 20.0
-# The longest time between two looks at all of them.
-_LOOK_MAX = 5.0
+# Seconds: the longest time between two looks at all of them.
+LOOK_MAX = 1.0
 _STOPPING = "the worker is stopping"
 
 
@@ -93,7 +93,6 @@ class Attempts:
         self._none.set()
         self._sooner = asyncio.Event()
         self._look_at = math.inf
-        self._watch: asyncio.Task[None] = self._loop.create_task(self._look_after(), name="tenure-watch")
 
     def __len__(self) -> int:
         return len(self._running)
@@ -140,23 +139,30 @@ class Attempts:
             self._none.set()
         self._freed()
 
-    async def _look_after(self) -> None:
-        """Stop handlers that are over their time; a lease that cannot be trusted any more is such a time too."""
+    async def watch(self) -> None:
+        """
+        Stop handlers that are over their time, at the first moment that one may be; the supervisor calls this again.
+
+        A lease that cannot be trusted any more is such a time too.
+        """
         try:
-            while True:
-                await within(self._sooner, min(self._look_at - time.monotonic(), _LOOK_MAX))
-                self._sooner.clear()
-                self._look_at = math.inf
-                for running in list(self._running.values()):
-                    if running.attempt.judge():
-                        self._stop(running)
-                    else:
-                        self._look_at = min(self._look_at, running.attempt.look_at())
-        finally:
-            # Also when the loop ends around us: leases that nobody looks after must not be renewed.
-            for running in self._running.values():
-                if not running.told:
-                    self.written(running.attempt)
+            await within(self._sooner, min(self._look_at - time.monotonic(), LOOK_MAX))
+        except asyncio.CancelledError:
+            # The loop ends around us: leases that nobody looks after must not be renewed.
+            self._let_go()
+            raise
+        self._sooner.clear()
+        self._look_at = math.inf
+        for running in list(self._running.values()):
+            if running.attempt.judge():
+                self._stop(running)
+            else:
+                self._look_at = min(self._look_at, running.attempt.look_at())
+
+    def _let_go(self) -> None:
+        for running in self._running.values():
+            if not running.told:
+                self.written(running.attempt)
 
     @property
     def watching(self) -> bool:
@@ -212,10 +218,11 @@ class Attempts:
 
     async def forget(self) -> None:
         """Look after the attempts no longer; what still runs is left to itself."""
-        tasks = [self._watch, *(one.stopping for one in self._running.values() if one.stopping is not None)]
+        tasks = [one.stopping for one in self._running.values() if one.stopping is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._let_go()
         self._running.clear()
 
     # --- stopping one -------------------------------------------------------------------------------------------------

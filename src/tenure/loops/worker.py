@@ -4,6 +4,7 @@ The worker: claim in batches, run handlers, keep their leases, write how they en
 Loops, each supervised, each with a pulse that `health()` reads:
 
     claim      takes up to the free slots; polls with backoff and jitter, woken early where the database can tell
+    watch      stops handlers that are over their time
     outcomes   writes finished attempts, many in one commit
     heartbeat  renews leases from a thread and a connection of its own
     tend       settles expired leases, promotes what is due
@@ -23,7 +24,6 @@ import asyncio
 import inspect
 import logging
 import os
-import random
 import socket
 import time
 from collections.abc import Awaitable, Sequence
@@ -39,11 +39,12 @@ from tenure.errors import Invalid, TenureError, Unavailable
 from tenure.handler import Attempt, Runtime
 from tenure.journal.receipts import ReceiptJournal
 from tenure.loops.attempts import STOP_GRACE, Attempts
+from tenure.loops.claims import POLL_MAX, Claims
 from tenure.loops.commits import Commits
 from tenure.loops.heartbeat import Heartbeat
-from tenure.loops.outcomes import GATHER, Outcomes
+from tenure.loops.outcomes import Outcomes
 from tenure.loops.process import Process
-from tenure.loops.supervisor import Health, HealthFile, Supervisor, within
+from tenure.loops.supervisor import Health, HealthFile, Supervisor
 from tenure.loops.sweeper import Lookup, Sweeper
 from tenure.loops.threads import Threads
 from tenure.procedures.claim import (
@@ -56,11 +57,10 @@ from tenure.procedures.claim import (
     recover,
     withdraw,
 )
-from tenure.procedures.claim_batch import Claimed, Cursor, Taken, Turns, claim_batch, read_effects
+from tenure.procedures.claim_batch import Taken, claim_batch
 from tenure.procedures.effect import submit_evidence
 from tenure.rules.creation import check_text
 from tenure.rules.lease import check_beat
-from tenure.rules.moves import WORKER_LOST
 from tenure.stores.contract import AsyncStore, Store
 from tenure.yields import Procedure, new_id
 
@@ -69,14 +69,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tenure.worker")
 
-POLL_MIN, POLL_MAX = 0.02, 1.0
-CLAIM_MAX = 400
-# After this long a claim begins at the front of its queues again, for rows that committed late.
-CURSOR_LIFETIME = 1.0
-# A claim waits a moment for more free slots when fewer than this part of all are free.
-_FEW = 4
 # How often each loop should succeed; three times as long is the end of health.
-CLAIM_EVERY = OUTCOMES_EVERY = HEARTBEAT_EVERY = TEND_EVERY = timedelta(seconds=1)
+CLAIM_EVERY = OUTCOMES_EVERY = HEARTBEAT_EVERY = TEND_EVERY = WATCH_EVERY = timedelta(seconds=1)
 ANNOUNCE_EVERY = timedelta(seconds=2)
 JOURNAL_EVERY = timedelta(minutes=1)
 ANNOUNCED_FOR = timedelta(seconds=15)
@@ -111,7 +105,7 @@ class Worker:
         health_file: Written about once a second.
         worker_id: Made from host and process when left out.
     Raises:
-        Invalid: HEARTBEAT_TOO_LONG, UNKNOWN_KIND, and others, before anything is claimed.
+        Invalid: HEARTBEAT_TOO_LONG, UNKNOWN_KIND, UNKNOWN_PROVIDER, and others, before anything is claimed.
     """
 
     def __init__(
@@ -139,6 +133,7 @@ class Worker:
         chosen = [app.registry.find(name) for name in kinds] if kinds is not None else list(app.registry)
         if not chosen:
             raise Invalid("the app has no kinds; decorate a handler with @app.job(...)", code="NO_KINDS")
+        app.providers.check(chosen)
         self._beat = None if heartbeat is None else _seconds("heartbeat", heartbeat)
         if heartbeat is not None:
             check_beat(heartbeat, min(kind.lease_duration for kind in chosen))
@@ -159,14 +154,7 @@ class Worker:
         self._journal_dir = None if journal_dir is None else Path(journal_dir)
         self._health_path = None if health_file is None else Path(health_file)
         self._supervisor = Supervisor()
-        self._cursor: Cursor | None = None
-        self._turns: Turns = {}
         self._park_places: dict[str, str] = {}
-        self._cursor_since = 0.0
-        self._asked: Procedure[Taken] | None = None
-        self._answer: asyncio.Future[Taken] | None = None
-        self._asked_at = 0.0
-        self._pause = POLL_MIN
         self._announced = -ANNOUNCED_FOR.total_seconds()
         self._forgot = time.monotonic()
         self._attempts: Attempts | None = None
@@ -197,10 +185,8 @@ class Worker:
             raise Invalid("this worker was started before; make another with app.worker()", code="WORKER_STARTED")
         self._state = "starting"
         self._loop = asyncio.get_running_loop()
-        self._wake, self._freed = asyncio.Event(), asyncio.Event()
+        self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._not_claiming = asyncio.Event()
-        self._not_claiming.set()
         self._calls: set[asyncio.Task[Any]] = set()
         self._stack = AsyncExitStack()
         try:
@@ -265,9 +251,31 @@ class Worker:
             swept = supervise.keep("sweep", self._sweep_every, lambda: sweeper.sweep(progress=swept.beat))
         if self._journal is not None:
             supervise.keep("journal", JOURNAL_EVERY, self._hand_in)
-        supervise.follow(supervise.pulse("claim", max(CLAIM_EVERY, timedelta(seconds=self._poll))), self._claim)
+        self._claims = Claims(
+            self._store,
+            self._attempts,
+            self._claim,
+            self._kinds,
+            concurrency=self._concurrency,
+            unwritten=lambda: self._heartbeat.kept,
+            draining=lambda: self._draining,
+            wake=self._wake,
+            poll=self._poll,
+        )
+        supervise.follow(supervise.pulse("watch", WATCH_EVERY), self._attempts.watch)
+        supervise.follow(supervise.pulse("claim", max(CLAIM_EVERY, timedelta(seconds=self._poll))), self._claims.step)
         self._heartbeat.start()
         self._stack.push_async_callback(self._run_apart, self._heartbeat.join)
+
+    def _claim(self, **given: Any) -> Procedure[Taken]:
+        return claim_batch(
+            self.worker_id,
+            list(self._kinds),
+            queues=self._queues,
+            tenant=self._tenant,
+            organization=self._organization,
+            **given,
+        )
 
     async def stop(self) -> bool:
         """
@@ -293,7 +301,7 @@ class Worker:
         until = time.monotonic() + self.grace
         self.drain()
         # A claim on its way is waited for, so that what it takes can be given back.
-        await self._unless_hurried(self._not_claiming.wait(), min(until, time.monotonic() + _LAST_CLAIM))
+        await self._unless_hurried(self._claims.settled.wait(), min(until, time.monotonic() + _LAST_CLAIM))
         if not await self._unless_hurried(attempts.ended(), until):
             self.hurry()
             if not await _wait(attempts.ended(), STOP_GRACE):
@@ -309,8 +317,7 @@ class Worker:
         assert attempts is not None
         self._heartbeat.end()
         await self._supervisor.end()
-        if self._answer is not None:
-            self._answer.cancel()
+        await self._claims.close()
         await attempts.forget()
         for call in list(self._calls):
             # Calls that threads wait for: the loop may end, and they would wait for ever.
@@ -345,7 +352,7 @@ class Worker:
         if self._attempts is not None:
             self._attempts.return_unstarted()
             self._wake.set()
-            self._freed.set()
+            self._claims.freed.set()
 
     def hurry(self) -> None:
         """Stop the handlers that still run."""
@@ -378,113 +385,16 @@ class Worker:
         except (TenureError, TimeoutError) as error:
             logger.warning("the announcement of %s runs out by itself: %s", self.worker_id, type(error).__name__)
 
-    # --- claiming -----------------------------------------------------------------------------------------------------
-
-    async def _claim(self) -> None:
-        attempts = self._attempts
-        assert attempts is not None
-        self._wake.clear()
-        self._freed.clear()
-        free = self._free(attempts)
-        # While draining, only a claim whose answer is not known yet is asked for again, so that it can be given back.
-        if self._asked is None and (self._draining or free <= 0):
-            await self._sleep(self._freed, self._poll)
-            return
-        if self._asked is None and self._cursor is not None and free < self._concurrency // _FEW:
-            # Behind, and only a few slots are free: the others may follow within moments and share a claim.
-            await asyncio.sleep(GATHER)
-            free = self._free(attempts)
-        try:
-            found = await self._take(attempts, free)
-        finally:
-            if self._asked is None:
-                self._not_claiming.set()
-        if found:
-            self._pause = POLL_MIN
-        if self._cursor is None and self._asked is None:
-            await self._sleep(self._wake, self._pause)
-            if not found:
-                self._pause = min(self._pause * 2, self._poll)
-
-    def _free(self, attempts: Attempts) -> int:
-        # As many outcomes may wait to be written as there are slots: a database that takes none is given no more work.
-        return self._concurrency - max(len(attempts), self._heartbeat.kept - self._concurrency)
-
-    async def _take(self, attempts: Attempts, free: int) -> bool:
-        if self._asked is None:
-            self._ask(attempts, free)
-        taken = await self._answered()
-        sent = self._asked_at
-        self._asked = self._answer = None
-        self._cursor, self._turns = taken.cursor, taken.turns
-        if self._draining:
-            attempts.return_unstarted()
-        elif taken.full and not any(one.error_code == WORKER_LOST for one in taken.claims):
-            ahead = self._free(attempts) - len(taken.claims)
-            if ahead > self._concurrency // _FEW:
-                # The database works on the next claim while the handlers of this one run.
-                self._ask(attempts, ahead)
-                await asyncio.sleep(0)
-        if taken.claims:
-            attempts.begin([Attempt(one, self._kinds[one.kind], sent) for one in taken.claims])
-        return bool(taken.claims)
-
-    async def _answered(self) -> Taken:
-        # The same procedure value until an answer came: a claim whose reply was lost gives the same leases again, which
-        # may count from the first asking.
-        assert self._asked is not None
-        if self._answer is None:
-            self._answer = asyncio.ensure_future(self._store.run(self._asked))
-        answer = self._answer
-        try:
-            taken = await answer
-            unread = [one for one in taken.claims if isinstance(one, Claimed) and one.unread]
-            if unread:
-                await self._store.run(read_effects(unread))
-        except BaseException as error:
-            self._answer = None
-            if not answer.done():
-                answer.cancel()
-            if isinstance(error, TenureError) and not isinstance(error, Unavailable):
-                self._asked = None  # it was refused, and would be again
-            raise
-        return taken
-
-    def _ask(self, attempts: Attempts, free: int) -> None:
-        now = self._asked_at = time.monotonic()
-        if self._cursor is None or now - self._cursor_since > self._cursor.good_for(CURSOR_LIFETIME):
-            self._cursor = None
-        if self._cursor is None or not self._cursor.entries:
-            self._cursor_since = now
-        self._not_claiming.clear()
-        self._asked = claim_batch(
-            self.worker_id,
-            list(self._kinds),
-            limit=min(free, CLAIM_MAX),
-            queues=self._queues,
-            tenant=self._tenant,
-            organization=self._organization,
-            cursor=self._cursor,
-            turns=self._turns,
-            # A job that kills its process takes those beside it along. Run one by one, each of the others loses one
-            # attempt at most, and the cause is found out.
-            lost=0 if attempts.watching else 1,
-        )
-        self._answer = asyncio.ensure_future(self._store.run(self._asked))
-
-    async def _sleep(self, event: asyncio.Event, longest: float) -> None:
-        """Wait for the event, which was cleared before anybody looked, or for a jittered pause."""
-        if await within(event, random.uniform(longest / 2, longest)):  # noqa: S311 - spreads load
-            self._pause = POLL_MIN
+    # --- between the parts --------------------------------------------------------------------------------------------
 
     def _slot_freed(self) -> None:
-        self._freed.set()
+        self._claims.freed.set()
         self._wake.set()
 
     def _written(self, attempt: Attempt) -> None:
         assert self._attempts is not None
         self._attempts.written(attempt)
-        self._freed.set()
+        self._claims.freed.set()
 
     def _attempt_stopped(self, attempt: Attempt) -> None:
         assert self._attempts is not None

@@ -161,8 +161,8 @@ class Taken:
     turns: Turns = field(default_factory=dict)
 
     @property
-    def full(self) -> bool:
-        """Whether the limit was reached, so that there may be more."""
+    def more(self) -> bool:
+        """Whether there may be more where this one came to."""
         return self.cursor is not None
 
 
@@ -201,7 +201,7 @@ def claim_batch(
         # An earlier run of this very call may have committed: its leases carry the call's own id.
         leased = yield Statement("claim_leases", {"claim_id": command.id})
         if leased:
-            return Taken([*(yield from still_held(leased))])
+            return Taken([*(yield from still_held(leased))], turns=dict(turns or {}))
     ask = _Ask(worker_id, list(kinds), tenant, organization, lease_duration, command)
     claims: list[Claim | Claimed] = []
     stand = dict(turns or {})
@@ -241,7 +241,7 @@ class _Ask:
         before: How many it took with earlier statements.
     """
 
-    __slots__ = ("_after", "_same", "before", "scope")
+    __slots__ = ("_command", "_same", "before", "scope")
 
     def __init__(
         self,
@@ -256,12 +256,12 @@ class _Ask:
         lease_us = None if duration is None else span(duration)
         named = json.dumps(worker_id, ensure_ascii=False)
         self._same = (worker_id, named, command.id, lease_us, tenant, organization, json.dumps(kinds))
-        self._after = (command.id,)
+        self._command = command
         self.before = 0
 
     def each(self, shares: Sequence[tuple[Entry, int]], limit: int) -> Each:
         """Ask for so many rows of each entry, and for `limit` of all."""
-        rest = (*self._same, limit, self.before, *self._after)
+        rest = (*self._same, limit, self.before, self._command.id)
         return Each(
             "claim_batch",
             [(e.queue, e.lane, e.priority, e.run_at, e.job_id, e.below, share, *rest) for e, share in shares],

@@ -18,7 +18,7 @@ from tenure.errors import Invalid
 from tenure.procedures.records import identity
 from tenure.rules.lease import Lease
 from tenure.rules.payload import RESULT_BYTES_MAX, encode
-from tenure.yields import FRESH, Command, Each, Script, Statement, procedure
+from tenure.yields import FRESH, Command, Each, Last, Script, Statement, procedure
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +62,21 @@ def complete_batch(completions: Sequence[Completion], *, command: Command = FRES
         _, rows = yield [_locked(completions), known]
         done = {identity(row[0]) for row in rows}
     left = [one for one in completions if one.lease.job_id not in done]
-    _, rows = yield [
-        _locked(left),
-        Each(
-            "complete_batch",
-            [
-                (
-                    one.lease.job_id,
-                    one.tenant,
-                    one.lease.generation,
-                    one.lease.worker_id,
-                    one.lease.attempt_id,
-                    one.text,
-                    command.id,
-                )
-                for one in left
-            ],
-        ),
+    if not left:
+        return done
+    asked = [
+        (
+            one.lease.job_id,
+            one.tenant,
+            one.lease.generation,
+            one.lease.worker_id,
+            one.lease.attempt_id,
+            one.text,
+            command.id,
+        )
+        for one in left
     ]
+    _, rows = yield Last([_locked(left), Each("complete_batch", asked)])
     return done | {identity(row[0]) for row in rows}
 
 

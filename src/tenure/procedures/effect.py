@@ -42,7 +42,7 @@ def begin_effects(
             continue
         met.add(lease.job_id)
         try:
-            known = in_scope(found, lease.job_id, None)
+            known = in_scope(found, lease.job_id, one.kwargs.get("tenant"))
             effect = find_effect(known.job, name)
             if effect is not None and lease.job_id in done:
                 answers.append(_known(effect, known))
@@ -147,7 +147,7 @@ def finish_effects(
     for one in values:
         lease, name, outcome = one.args
         known = found.get(lease.job_id)
-        if known is None or lease.job_id in met:
+        if known is None or lease.job_id in met or one.kwargs.get("tenant") not in {None, known.job.tenant}:
             answers.append(None)  # as in `begin_effects`
             continue
         met.add(lease.job_id)

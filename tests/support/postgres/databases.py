@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
@@ -51,6 +52,15 @@ class Databases:
                 raise
             self._templates[label] = _name_of(url)
         return self.create(template=self._templates[label])
+
+    @contextmanager
+    def lend(self, label: str, prepare: Callable[[str], None]) -> Iterator[str]:
+        """Give the URL of a copy for as long as a block lasts; see `copy`."""
+        url = self.copy(label, prepare)
+        try:
+            yield url
+        finally:
+            self.drop(url)
 
     def drop(self, url: str) -> None:
         """Drop a database and end whatever is still connected to it."""

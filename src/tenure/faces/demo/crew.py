@@ -130,7 +130,7 @@ class Crew:
                     status = child.process.returncode
                     raise DemoFailed(f"worker {child.name} ended with status {status}:\n{child.last_words()}")
             self._check_time(what)
-            time.sleep(_LOOK_EVERY)
+            time.sleep(_LOOK_EVERY)  # what other processes write to a database can only be looked for
 
     def _check_time(self, what: str) -> None:
         if time.monotonic() > self._until:

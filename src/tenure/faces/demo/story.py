@@ -301,7 +301,7 @@ class Stage:
         while self._books.inside(self._application(child.name)):
             if time.monotonic() > until:
                 return False
-            time.sleep(0.02)
+            time.sleep(0.02)  # between two looks at the transactions of another process
         return self._books.can_write()
 
     def _count(self, kills: list[Kill]) -> tuple[Report, dict[str, Job], list[Event], list[Entry]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -42,7 +43,7 @@ _OWN_ID = plain("own_id", "SELECT pg_current_xact_id()::text")
 TIDY = (Command("tidy", b"RESET ALL"), Command("tidy", b"RESET SESSION AUTHORIZATION"))
 
 
-class Face:
+class Face(ABC):
     """
     The settings and rules of a store.
 
@@ -108,13 +109,13 @@ class Face:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
 
+    @abstractmethod
     def _begin_anew(self) -> None:
         """Make what belongs to one process: locks, pools, threads."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _leave_behind(self) -> object:
         """Give what a child of this process must never touch, nor collect."""
-        raise NotImplementedError
 
     def migration_sql(self) -> str:
         """See `contract.Store.migration_sql`."""

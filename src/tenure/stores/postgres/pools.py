@@ -65,7 +65,7 @@ class BlockingPools(Face):
                 return work(attempts.deadline)
             except Failure as failure:
                 pause = attempts.after(failure)
-            time.sleep(pause)
+            time.sleep(pause)  # before the next attempt; grows, and is bounded by the patience
 
     def _pool(self, *, urgent: bool) -> psycopg_pool.ConnectionPool[BlockingConnection]:
         with self._lock:

@@ -134,7 +134,8 @@ class PostgresStore(BlockingPools):
         try:
             while fate == IN_PROGRESS and time.monotonic() < end:
                 fate = self._patiently(lambda until: self._fate(until, own_id, server_run), self._seconds)
-                time.sleep(_ASKING if fate == IN_PROGRESS else 0)
+                if fate == IN_PROGRESS:
+                    time.sleep(_ASKING)  # the server is still at it
         except TenureError as error:
             raise commit_unknown() from error
         judge_fate(fate)
@@ -284,7 +285,8 @@ class AsyncPostgresStore(AwaitingPools):
         try:
             while fate == IN_PROGRESS and time.monotonic() < end:
                 fate = await self._patiently(lambda until: self._fate(until, own_id, server_run), self._seconds)
-                await asyncio.sleep(_ASKING if fate == IN_PROGRESS else 0)
+                if fate == IN_PROGRESS:
+                    await asyncio.sleep(_ASKING)
         except TenureError as error:
             raise commit_unknown() from error
         judge_fate(fate)

@@ -10,6 +10,7 @@ of them in one transaction: 6 % more time, 40 ms at the commit).
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -42,13 +43,14 @@ _FAILED = pq.TransactionStatus.INERROR
 _INSIDE = pq.TransactionStatus.INTRANS
 
 
-class Host:
+class Host(ABC):
     """What an open transaction asks of its owner, a block or a joined connection."""
 
+    @abstractmethod
     def unit(self) -> Unit:
         """Begin a conversation; its opening holds the savepoint."""
-        raise NotImplementedError
 
+    @abstractmethod
     def heard(self, results: list[Rows]) -> None:
         """Look at what came back, the answers to the opening included."""
 
@@ -199,6 +201,9 @@ class Block(Host):
             )
         if status != _INSIDE:
             raise ended("the transaction was ended inside its block; leave commit and rollback to the block")
+
+    def heard(self, results: list[Rows]) -> None:
+        """See `Host.heard`; the connection was looked at when it was made."""
 
     def tell(self, error: BaseException) -> BaseException:
         """See `Host.tell`; whatever the server says of a late block, it is late."""

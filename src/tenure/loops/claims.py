@@ -1,0 +1,183 @@
+"""
+When a worker claims, and how much: up to its free slots, at once where the database can tell, ahead while it is behind.
+
+An idle worker looks with a pause that grows, and is woken early. A worker that is behind claims again at once: the next
+claim is on its way while the handlers of the last one run. One whose answer did not come is asked again as it was, so
+that what it took is found; also by a worker that is being drained, which gives it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping
+
+from tenure.errors import TenureError, Unavailable
+from tenure.handler import Attempt
+from tenure.kinds import Kind
+from tenure.loops.attempts import Attempts
+from tenure.loops.outcomes import GATHER
+from tenure.loops.supervisor import within
+from tenure.procedures.claim_batch import Claimed, Cursor, Taken, Turns, read_effects
+from tenure.rules.moves import WORKER_LOST
+from tenure.stores.contract import AsyncStore
+from tenure.yields import Procedure
+
+# Seconds between two looks at an empty queue.
+POLL_MIN, POLL_MAX = 0.02, 1.0
+CLAIM_MAX = 400
+# After so many seconds a claim begins at the front of its queues again, for rows that committed late.
+CURSOR_LIFETIME = 1.0
+# Fewer free slots than this part of all are not worth a claim of their own while a worker is behind.
+_WORTH = 1 / 4
+
+
+class Claims:
+    """
+    The claims of one worker.
+
+    Args:
+        ask: Makes a claim; takes `limit`, `cursor`, `turns` and `lost` of `claim_batch`.
+        kinds: What the worker knows.
+        unwritten: How many leases are kept, of handlers that run and of outcomes on their way.
+        draining: Whether nothing new is to be claimed.
+        wake: Set when there may be work.
+        poll: Longest pause between two looks at an empty queue, in seconds.
+
+    Attributes:
+        freed: Set when a slot is free again.
+        settled: Set while no claim is on its way.
+        pause: Before the next look at an empty queue, in seconds.
+    """
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        attempts: Attempts,
+        ask: Callable[..., Procedure[Taken]],
+        kinds: Mapping[str, Kind],
+        *,
+        concurrency: int,
+        unwritten: Callable[[], int],
+        draining: Callable[[], bool],
+        wake: asyncio.Event,
+        poll: float,
+    ) -> None:
+        self._store = store
+        self._attempts = attempts
+        self._make = ask
+        self._kinds = kinds
+        self._concurrency = concurrency
+        self._unwritten = unwritten
+        self._draining = draining
+        self._wake = wake
+        self.poll = poll
+        self.freed = asyncio.Event()
+        self.settled = asyncio.Event()
+        self.settled.set()
+        self.pause = POLL_MIN
+        self._cursor: Cursor | None = None
+        self._cursor_since = 0.0
+        self._turns: Turns = {}
+        self._asked: Procedure[Taken] | None = None
+        self._asked_at = 0.0
+        self._answer: asyncio.Future[Taken] | None = None
+
+    async def step(self) -> None:
+        """Claim once, or wait until there is a reason to; the supervisor calls this again and again."""
+        self._wake.clear()
+        self.freed.clear()
+        if self._asked is None:
+            free = self._free()
+            # While draining, only a claim whose answer is not known yet is asked again, so that it can be given back.
+            if self._draining() or free <= 0:
+                await self._sleep(self.freed, self.poll)
+                return
+            if self._cursor is not None and free < self._concurrency * _WORTH:
+                # The other slots may follow within moments and share a claim.
+                await asyncio.sleep(GATHER)
+                free = self._free()
+            self._ask(free)
+        try:
+            found = await self.take()
+        finally:
+            if self._asked is None:
+                self.settled.set()
+        if found:
+            self.pause = POLL_MIN
+        if self._cursor is None and self._asked is None:
+            await self._sleep(self._wake, self.pause)
+            if not found:
+                self.pause = min(self.pause * 2, self.poll)
+
+    async def take(self) -> int:
+        """Begin what the claim on its way has taken, and say how much it was."""
+        taken = await self._answered()
+        sent = self._asked_at
+        self._asked = self._answer = None
+        self._cursor, self._turns = taken.cursor, taken.turns
+        if self._draining():
+            self._attempts.return_unstarted()
+        elif taken.more and not any(one.error_code == WORKER_LOST for one in taken.claims):
+            ahead = self._free() - len(taken.claims)
+            if ahead > self._concurrency * _WORTH:
+                # The database works on the next claim while the handlers of this one run.
+                self._ask(ahead)
+                await asyncio.sleep(0)
+        if taken.claims:
+            self._attempts.begin([Attempt(one, self._kinds[one.kind], sent) for one in taken.claims])
+        return len(taken.claims)
+
+    async def close(self) -> None:
+        """Wait no longer for an answer; leases that it may bring run out by themselves."""
+        if self._answer is not None:
+            self._answer.cancel()
+            await asyncio.gather(self._answer, return_exceptions=True)
+
+    def _free(self) -> int:
+        # As many outcomes may wait to be written as there are slots: a database that takes none is given no more work.
+        return self._concurrency - max(len(self._attempts), self._unwritten() - self._concurrency)
+
+    def _ask(self, free: int) -> None:
+        now = self._asked_at = time.monotonic()
+        if self._cursor is None or now - self._cursor_since > self._cursor.good_for(CURSOR_LIFETIME):
+            self._cursor = None
+        if self._cursor is None or not self._cursor.entries:
+            self._cursor_since = now
+        self.settled.clear()
+        self._asked = self._make(
+            limit=min(free, CLAIM_MAX),
+            cursor=self._cursor,
+            turns=self._turns,
+            # A job that kills its process takes those beside it along. Run one by one, each of the others loses one
+            # attempt at most, and the cause is found out.
+            lost=0 if self._attempts.watching else 1,
+        )
+        self._answer = asyncio.ensure_future(self._store.run(self._asked))
+
+    async def _answered(self) -> Taken:
+        # The same procedure value until an answer came: a claim whose reply was lost gives the same leases again, which
+        # may count from the first asking.
+        assert self._asked is not None
+        if self._answer is None:
+            self._answer = asyncio.ensure_future(self._store.run(self._asked))
+        answer = self._answer
+        try:
+            taken = await answer
+            unread = [one for one in taken.claims if isinstance(one, Claimed) and one.unread]
+            if unread:
+                await self._store.run(read_effects(unread))
+        except BaseException as error:
+            self._answer = None
+            if not answer.done():
+                answer.cancel()
+            if isinstance(error, TenureError) and not isinstance(error, Unavailable):
+                self._asked = None  # it was refused, and would be again
+            raise
+        return taken
+
+    async def _sleep(self, event: asyncio.Event, longest: float) -> None:
+        """Wait for the event, which was cleared before anybody looked, or for a jittered pause."""
+        if await within(event, random.uniform(longest / 2, longest)):  # noqa: S311 - spreads load
+            self.pause = POLL_MIN
