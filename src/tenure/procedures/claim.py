@@ -240,7 +240,7 @@ def _promote(limit: int) -> Script[int]:
 
 def promote_rows(due: Rows) -> Script[None]:
     """Move locked deferred rows. Writes: deferred, ready."""
-    yield [Each("deferred_delete", [(row[0], row[8]) for row in due]), Each("ready_insert", due)]
+    yield [Each("deferred_delete", [(row[0], row[7]) for row in due]), Each("ready_insert", due)]
 
 
 @procedure
@@ -313,14 +313,11 @@ def park(limit: int = PROMOTE_MAX, *, places: dict[str, str] | None = None) -> S
         if len(seen) == LANES_MAX:
             begin[queue] = next(reversed(seen))
     away: Rows = yield Each("ready_unclaimable", asked)
-    parked = [
-        (row[0], row[1], "queued", row[-1], *row[2:7], row[7], *row[8:12], None, None, *row[12:14], None)
-        for row in away
-    ]
+    parked = [(row[0], row[1], "queued", row[-1], *row[2:11], None, None, *row[11:13], None) for row in away]
     yield [
-        Each("ready_delete", [(row[0], row[8]) for row in away]),
+        Each("ready_delete", [(row[0], row[7]) for row in away]),
         Each("resting_insert", parked),
-        Each("resting_delete", [(row[0], row[8]) for row in back]),
+        Each("resting_delete", [(row[0], row[7]) for row in back]),
         Each("ready_insert", back),
     ]
     return len(away) + len(back)

@@ -195,7 +195,7 @@ def _stamp(frame: Frame, options: Options, authority: Authority) -> _Stamp:
         what=(frame.kind, frame.kind_version, frame.queue, frame.priority),
         limits=(frame.max_attempts, span(frame.backoff_base), span(frame.lease_duration)),
         ends=(frame.on_reconciled, frame.on_declined, options_text(options)),
-        where=(frame.tenant, frame.organization, frame.kind, frame.queue, "", frame.priority),
+        where=(frame.tenant, frame.organization, frame.kind, frame.queue, frame.priority),
         state=(0, 0, frame.max_attempts, authority.epoch, None, None),
     )
 

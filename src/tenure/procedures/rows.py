@@ -273,7 +273,7 @@ def insert_place(job: Job, place: str, add: Any, claim_id: UUID | None = None) -
     cancel = (maybe_micros(job.cancel_requested_at), job.cancel_reason)
     error = (job.error_code, job.error_message)
     run_at = micros(job.run_at)
-    where = (job.organization, job.kind, job.queue, "", job.priority)
+    where = (job.organization, job.kind, job.queue, job.priority)
     match place:
         case "ready" | "deferred":
             add(f"{place}_insert", (job.id, job.tenant, *where, run_at, *state, *error))

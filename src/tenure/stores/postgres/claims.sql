@@ -303,7 +303,7 @@ ORDER BY r.priority DESC, r.run_at, r.job_id;
 
 -- name: deferred_due(limit) once
 -- locks the deferred rows that are due, skipping locked ones
-SELECT job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message
+SELECT job_id, tenant, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message
 FROM tenure.deferred WHERE run_at <= (SELECT tenure.now_us()) ORDER BY run_at, job_id LIMIT %(limit)b
 FOR UPDATE SKIP LOCKED;
 
@@ -362,7 +362,7 @@ judged AS MATERIALIZED (
     ) AS admitted
     FROM front f
 )
-SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.lane, r.priority, r.run_at, r.generation, r.attempt,
+SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.priority, r.run_at, r.generation, r.attempt,
     r.attempts_max, r.epoch, r.error_code, r.error_message,
     CASE WHEN j.known THEN 'held' ELSE 'unannounced' END
 FROM judged j
@@ -372,7 +372,7 @@ FOR UPDATE OF r SKIP LOCKED;
 
 -- name: resting_claimable(limit) once
 -- locks parked rows that a live worker knows and that are not held, skipping locked ones
-SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.lane, r.priority, r.run_at, r.generation, r.attempt,
+SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.priority, r.run_at, r.generation, r.attempt,
     r.attempts_max, r.epoch, r.error_code, r.error_message
 FROM tenure.resting r
 WHERE r.status = 'queued'

@@ -214,20 +214,20 @@ WHERE job_id = ANY(%(job_id)b::uuid[])
     AND generation = (%(generation)b::bigint[])[array_position(%(job_id)b::uuid[], job_id)]
 RETURNING job_id;
 
--- name: ready_insert(job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message) each
--- writes ready; the lane is decided here, by the queue's setting, whatever was given
+-- name: ready_insert(job_id, tenant, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message) each
+-- writes ready; the lane is decided here, by the queue's setting
 INSERT INTO tenure.ready (job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message)
 SELECT job_id, tenant, organization, kind, queue, CASE WHEN queue = ANY(ARRAY(SELECT name FROM tenure.queue WHERE fair)) THEN tenant ELSE '' END, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message
-FROM unnest(%(job_id)b::uuid[], %(tenant)b::text[], %(organization)b::text[], %(kind)b::text[], %(queue)b::text[], %(lane)b::text[], %(priority)b::integer[], %(run_at)b::bigint[], %(generation)b::bigint[], %(attempt)b::integer[], %(attempts_max)b::integer[], %(epoch)b::bigint[], %(error_code)b::text[], %(error_message)b::text[])
-    WITH ORDINALITY AS given (job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message, nth)
+FROM unnest(%(job_id)b::uuid[], %(tenant)b::text[], %(organization)b::text[], %(kind)b::text[], %(queue)b::text[], %(priority)b::integer[], %(run_at)b::bigint[], %(generation)b::bigint[], %(attempt)b::integer[], %(attempts_max)b::integer[], %(epoch)b::bigint[], %(error_code)b::text[], %(error_message)b::text[])
+    WITH ORDINALITY AS given (job_id, tenant, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message, nth)
 ORDER BY nth;
 
--- name: deferred_insert(job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message) each
--- writes deferred; the lane is decided here, by the queue's setting, whatever was given
-INSERT INTO tenure.deferred (job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message)
-SELECT job_id, tenant, organization, kind, queue, CASE WHEN queue = ANY(ARRAY(SELECT name FROM tenure.queue WHERE fair)) THEN tenant ELSE '' END, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message
-FROM unnest(%(job_id)b::uuid[], %(tenant)b::text[], %(organization)b::text[], %(kind)b::text[], %(queue)b::text[], %(lane)b::text[], %(priority)b::integer[], %(run_at)b::bigint[], %(generation)b::bigint[], %(attempt)b::integer[], %(attempts_max)b::integer[], %(epoch)b::bigint[], %(error_code)b::text[], %(error_message)b::text[])
-    WITH ORDINALITY AS given (job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message, nth)
+-- name: deferred_insert(job_id, tenant, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message) each
+-- writes deferred
+INSERT INTO tenure.deferred (job_id, tenant, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message)
+SELECT job_id, tenant, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message
+FROM unnest(%(job_id)b::uuid[], %(tenant)b::text[], %(organization)b::text[], %(kind)b::text[], %(queue)b::text[], %(priority)b::integer[], %(run_at)b::bigint[], %(generation)b::bigint[], %(attempt)b::integer[], %(attempts_max)b::integer[], %(epoch)b::bigint[], %(error_code)b::text[], %(error_message)b::text[])
+    WITH ORDINALITY AS given (job_id, tenant, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message, nth)
 ORDER BY nth;
 
 -- name: lease_insert(job_id, tenant, status, worker_id, attempt_id, claim_id, expires_at, lease_us, claimed_at, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, progress, error_code, error_message) each
@@ -250,12 +250,12 @@ WHERE l.job_id = ANY(%(job_id)b::uuid[])
     AND l.generation = (%(generation)b::bigint[])[array_position(%(job_id)b::uuid[], l.job_id)]
 RETURNING l.job_id;
 
--- name: resting_insert(job_id, tenant, status, parked, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at) each
--- writes resting; the lane is decided here, by the queue's setting, whatever was given
-INSERT INTO tenure.resting (job_id, tenant, status, parked, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at)
-SELECT job_id, tenant, status, parked, organization, kind, queue, CASE WHEN queue = ANY(ARRAY(SELECT name FROM tenure.queue WHERE fair)) THEN tenant ELSE '' END, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at
-FROM unnest(%(job_id)b::uuid[], %(tenant)b::text[], %(status)b::text[], %(parked)b::text[], %(organization)b::text[], %(kind)b::text[], %(queue)b::text[], %(lane)b::text[], %(priority)b::integer[], %(run_at)b::bigint[], %(generation)b::bigint[], %(attempt)b::integer[], %(attempts_max)b::integer[], %(epoch)b::bigint[], %(cancel_requested_at)b::bigint[], %(cancel_reason)b::text[], %(error_code)b::text[], %(error_message)b::text[], %(finished_at)b::bigint[])
-    WITH ORDINALITY AS given (job_id, tenant, status, parked, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at, nth)
+-- name: resting_insert(job_id, tenant, status, parked, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at) each
+-- writes resting
+INSERT INTO tenure.resting (job_id, tenant, status, parked, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at)
+SELECT job_id, tenant, status, parked, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at
+FROM unnest(%(job_id)b::uuid[], %(tenant)b::text[], %(status)b::text[], %(parked)b::text[], %(organization)b::text[], %(kind)b::text[], %(queue)b::text[], %(priority)b::integer[], %(run_at)b::bigint[], %(generation)b::bigint[], %(attempt)b::integer[], %(attempts_max)b::integer[], %(epoch)b::bigint[], %(cancel_requested_at)b::bigint[], %(cancel_reason)b::text[], %(error_code)b::text[], %(error_message)b::text[], %(finished_at)b::bigint[])
+    WITH ORDINALITY AS given (job_id, tenant, status, parked, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at, nth)
 ORDER BY nth;
 
 -- name: outcome_insert(job_id, tenant, status, run_at, generation, attempt, attempts_max, epoch, result, cancel_requested_at, cancel_reason, error_code, error_message, finished_at) each

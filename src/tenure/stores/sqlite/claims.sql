@@ -252,7 +252,7 @@ LIMIT :limit;
 
 -- name: deferred_due(limit) once
 -- locks the deferred rows that are due, skipping locked ones
-SELECT job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message
+SELECT job_id, tenant, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message
 FROM tenure_deferred WHERE run_at <= :now ORDER BY run_at, job_id LIMIT :limit;
 
 -- name: lease_expired(limit) once
@@ -290,7 +290,7 @@ DELETE FROM tenure_announcement WHERE worker_id = :worker_id OR expires_at <= :n
 
 -- name: ready_unclaimable(queue, lane, limit) each
 -- locks, of the rows at the front of a lane, those that no live worker knows or that are held, skipping locked ones
-SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.lane, r.priority, r.run_at, r.generation, r.attempt,
+SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.priority, r.run_at, r.generation, r.attempt,
     r.attempts_max, r.epoch, r.error_code, r.error_message,
     CASE WHEN r.known THEN 'held' ELSE 'unannounced' END
 FROM (
@@ -308,7 +308,7 @@ OR NOT EXISTS (
 
 -- name: resting_claimable(limit) once
 -- locks parked rows that a live worker knows and that are not held, skipping locked ones
-SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.lane, r.priority, r.run_at, r.generation, r.attempt,
+SELECT r.job_id, r.tenant, r.organization, r.kind, r.queue, r.priority, r.run_at, r.generation, r.attempt,
     r.attempts_max, r.epoch, r.error_code, r.error_message
 FROM tenure_resting r
 WHERE r.status = 'queued'

@@ -135,17 +135,16 @@ DELETE FROM tenure_resting WHERE job_id = :job_id AND generation = :generation R
 -- writes outcome: the row must still have this generation
 DELETE FROM tenure_outcome WHERE job_id = :job_id AND generation = :generation RETURNING job_id;
 
--- name: ready_insert(job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message) each
--- writes ready; the lane is decided here, by the queue's setting, whatever was given
+-- name: ready_insert(job_id, tenant, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message) each
+-- writes ready; the lane is decided here, by the queue's setting
 INSERT INTO tenure_ready (job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message)
 SELECT job_id, tenant, organization, kind, queue, CASE WHEN EXISTS (SELECT 1 FROM tenure_queue q WHERE q.name = given.queue AND q.fair = 1) THEN tenant ELSE '' END, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message
-FROM (SELECT :job_id AS job_id, :tenant AS tenant, :organization AS organization, :kind AS kind, :queue AS queue, :lane AS lane, :priority AS priority, :run_at AS run_at, :generation AS generation, :attempt AS attempt, :attempts_max AS attempts_max, :epoch AS epoch, :error_code AS error_code, :error_message AS error_message) AS given;
+FROM (SELECT :job_id AS job_id, :tenant AS tenant, :organization AS organization, :kind AS kind, :queue AS queue, :priority AS priority, :run_at AS run_at, :generation AS generation, :attempt AS attempt, :attempts_max AS attempts_max, :epoch AS epoch, :error_code AS error_code, :error_message AS error_message) AS given;
 
--- name: deferred_insert(job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message) each
--- writes deferred; the lane is decided here, by the queue's setting, whatever was given
-INSERT INTO tenure_deferred (job_id, tenant, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message)
-SELECT job_id, tenant, organization, kind, queue, CASE WHEN EXISTS (SELECT 1 FROM tenure_queue q WHERE q.name = given.queue AND q.fair = 1) THEN tenant ELSE '' END, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message
-FROM (SELECT :job_id AS job_id, :tenant AS tenant, :organization AS organization, :kind AS kind, :queue AS queue, :lane AS lane, :priority AS priority, :run_at AS run_at, :generation AS generation, :attempt AS attempt, :attempts_max AS attempts_max, :epoch AS epoch, :error_code AS error_code, :error_message AS error_message) AS given;
+-- name: deferred_insert(job_id, tenant, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message) each
+-- writes deferred
+INSERT INTO tenure_deferred (job_id, tenant, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, error_code, error_message)
+VALUES (:job_id, :tenant, :organization, :kind, :queue, :priority, :run_at, :generation, :attempt, :attempts_max, :epoch, :error_code, :error_message);
 
 -- name: lease_insert(job_id, tenant, status, worker_id, attempt_id, claim_id, expires_at, lease_us, claimed_at, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, progress, error_code, error_message) each
 -- writes lease
@@ -157,11 +156,10 @@ VALUES (:job_id, :tenant, :status, :worker_id, :attempt_id, :claim_id, :expires_
 UPDATE tenure_lease SET status = :status, expires_at = :expires_at, cancel_requested_at = :cancel_requested_at, cancel_reason = :cancel_reason, progress = :progress
 WHERE job_id = :job_id AND generation = :generation RETURNING job_id;
 
--- name: resting_insert(job_id, tenant, status, parked, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at) each
--- writes resting; the lane is decided here, by the queue's setting, whatever was given
-INSERT INTO tenure_resting (job_id, tenant, status, parked, organization, kind, queue, lane, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at)
-SELECT job_id, tenant, status, parked, organization, kind, queue, CASE WHEN EXISTS (SELECT 1 FROM tenure_queue q WHERE q.name = given.queue AND q.fair = 1) THEN tenant ELSE '' END, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at
-FROM (SELECT :job_id AS job_id, :tenant AS tenant, :status AS status, :parked AS parked, :organization AS organization, :kind AS kind, :queue AS queue, :lane AS lane, :priority AS priority, :run_at AS run_at, :generation AS generation, :attempt AS attempt, :attempts_max AS attempts_max, :epoch AS epoch, :cancel_requested_at AS cancel_requested_at, :cancel_reason AS cancel_reason, :error_code AS error_code, :error_message AS error_message, :finished_at AS finished_at) AS given;
+-- name: resting_insert(job_id, tenant, status, parked, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at) each
+-- writes resting
+INSERT INTO tenure_resting (job_id, tenant, status, parked, organization, kind, queue, priority, run_at, generation, attempt, attempts_max, epoch, cancel_requested_at, cancel_reason, error_code, error_message, finished_at)
+VALUES (:job_id, :tenant, :status, :parked, :organization, :kind, :queue, :priority, :run_at, :generation, :attempt, :attempts_max, :epoch, :cancel_requested_at, :cancel_reason, :error_code, :error_message, :finished_at);
 
 -- name: outcome_insert(job_id, tenant, status, run_at, generation, attempt, attempts_max, epoch, result, cancel_requested_at, cancel_reason, error_code, error_message, finished_at) each
 -- writes outcome
