@@ -14,7 +14,7 @@ from typing import cast
 from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tenure import verbs
@@ -47,8 +47,10 @@ def play(stage: Stage, runs: int, steps: int = STEPS) -> None:
         max_examples=runs, stateful_step_count=steps, deadline=None, suppress_health_check=CALM, phases=PHASES
     )
     try:
-        for _ in range(ROUNDS):
-            run_state_machine_as_test(machine, settings=rules)
+        for number in range(ROUNDS):
+            # Where runs repeat, each round needs a seed of its own, or it would be the same round again.
+            again = seed(number)(machine) if rules.derandomize else machine
+            run_state_machine_as_test(again, settings=rules)
             if not tally.missing(waits=stage.waits):
                 break
     finally:
