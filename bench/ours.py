@@ -95,7 +95,6 @@ def producer(url: str, mode: str) -> Iterator[Producer]:
     def put_one(number: int) -> int:
         made = app.store.run(create(prepared(app, mode, [number])))
         committed = time.monotonic_ns()
-        app.store.notify()
         assert made[0].created
         return committed
 

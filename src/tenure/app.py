@@ -385,16 +385,11 @@ class Tenure:
 
     def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Created]:
         """Create prepared jobs in one transaction: all or none."""
-        made = self.store.run(create(jobs))
-        self.store.notify()
-        return made
+        return self.store.run(create(jobs))
 
     async def aenqueue_many(self, jobs: Sequence[NewJob]) -> list[Created]:
         """See `enqueue_many`."""
-        store = await self.astore()
-        made = await store.run(create(jobs))
-        await store.notify()
-        return made
+        return await (await self.astore()).run(create(jobs))
 
     def join(self, connection: Any) -> Joined | AsyncJoined:
         """

@@ -114,12 +114,14 @@ class Procedure(Generic[T]):
         name: The function's name; crash points and logs use it.
         reads: True when it writes nothing and locks nothing, so that a store may run it on a reader.
         urgent: True when a store should run it before others that wait (lease renewals).
+        wakes: True when what it writes may be work for a worker that waits: a store that can tell others does so with
+            the commit. In a caller's transaction it does not, because the commit is the caller's.
         args, kwargs: What it was made with.
         batch: Makes one procedure of many values of this kind, or None. It answers each in the order given: with its
             value, with its error, or with None for one that has to be run by itself.
     """
 
-    __slots__ = ("_script", "_used", "args", "batch", "kwargs", "name", "reads", "urgent")
+    __slots__ = ("_script", "_used", "args", "batch", "kwargs", "name", "reads", "urgent", "wakes")
 
     def __init__(
         self,
@@ -129,11 +131,13 @@ class Procedure(Generic[T]):
         *,
         reads: bool,
         urgent: bool,
+        wakes: bool = False,
         batch: Callable[[Sequence[Procedure[T]]], Procedure[list[T | TenureError | None]]] | None = None,
     ) -> None:
         self.name = script.__name__
         self.reads = reads
         self.urgent = urgent
+        self.wakes = wakes
         self._script = script
         self.batch = batch
         self.args = args
@@ -172,7 +176,7 @@ class Procedure(Generic[T]):
 def procedure(script: Callable[P, Script[T | AfterCommit]], /) -> Callable[P, Procedure[T]]: ...
 @overload
 def procedure(
-    *, reads: bool = ..., urgent: bool = ..., batch: Callable[[Any], Procedure[Any]] | None = ...
+    *, reads: bool = ..., urgent: bool = ..., wakes: bool = ..., batch: Callable[[Any], Procedure[Any]] | None = ...
 ) -> Callable[[Callable[P, Script[T | AfterCommit]]], Callable[P, Procedure[T]]]: ...
 def procedure(
     script: Any = None,
@@ -180,6 +184,7 @@ def procedure(
     *,
     reads: bool = False,
     urgent: bool = False,
+    wakes: bool = False,
     batch: Callable[[Any], Procedure[Any]] | None = None,
 ) -> Any:
     """
@@ -196,7 +201,7 @@ def procedure(
         def make(*args: P.args, **kwargs: P.kwargs) -> Procedure[T]:
             if has_command:
                 kwargs["command"] = Command()
-            return Procedure(function, args, kwargs, reads=reads, urgent=urgent, batch=batch)
+            return Procedure(function, args, kwargs, reads=reads, urgent=urgent, wakes=wakes, batch=batch)
 
         return make
 

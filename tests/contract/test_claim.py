@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from tenure.errors import Conflict, IllegalMove, Invalid, LeaseLost
 from tenure.procedures import claim as claiming
 from tenure.procedures.claim import Claim
-from tenure.procedures.claim_batch import claim_batch
+from tenure.procedures.claim_batch import claim_batch, guess
 from tenure.rules import moves
 from tenure.rules.job import Job
+from tenure.yields import Last
 from tests.contract.bench import START, Bench
 from tests.contract.build import CASES, KIND, PAYLOAD, REQUEST, begin, claim, create
 from tests.contract.refusal import refused
@@ -319,6 +320,51 @@ def test_a_worker_with_a_cursor_finds_every_job_in_the_end(
         if empty == 2 and turn > late:
             break
     assert len(seen) == len(set(seen)) == len(made) + 1
+
+
+def requests_of(procedure: Any) -> list[str]:
+    """Give the names of what it asks for first, and whether that may be all."""
+    script = procedure.script()
+    first = next(script)
+    script.close()
+    assert isinstance(first, Last) == (len(first.requests if isinstance(first, Last) else first) == 1)
+    return [one.name for one in (first.requests if isinstance(first, Last) else first)]
+
+
+def test_a_guess_asks_where_something_was_and_nowhere_else(bench: Bench) -> None:
+    def put(key: str, **more: Any) -> UUID:
+        return create(bench.service, key, execution=None, **more).id
+
+    def take(cursor: Any) -> Any:
+        return bench.run(claim_batch("A", (KIND,), limit=5, queues=["q1", "q2"], cursor=cursor))
+
+    put("first", queue="q1", priority=1)
+    known = take(None).known
+    assert [(one.queue, one.lane, one.priority) for one in known] == [("q1", "", 1)]
+    # One statement, and the commit with it; a look takes two.
+    assert requests_of(claim_batch("A", (KIND,), limit=5, cursor=guess(known, timedelta(seconds=1)))) == ["claim_batch"]
+    assert requests_of(claim_batch("A", (KIND,), limit=5)) == ["deferred_due", "ready_fronts"]
+    bench.advance(seconds=10)
+    late = put("late", queue="q1", priority=1, scheduled_at=START - timedelta(milliseconds=900))
+    later = put("later", queue="q1", priority=1, scheduled_at=START - timedelta(seconds=2))
+    here = put("here", queue="q1", priority=1)
+    others = {put("urgent", queue="q1", priority=2), put("elsewhere", queue="q2", priority=1), later}
+    found = take(guess(known, timedelta(seconds=1)))
+    assert ids(found.claims) == [late, here]
+    assert found.cursor is None
+    # Where it found something is where the next guess begins, and a look finds all the rest.
+    assert [(one.queue, one.priority) for one in found.known] == [("q1", 1)]
+    assert take(guess(found.known, timedelta(seconds=1))).claims == []
+    assert set(ids(take(None).claims)) == others
+
+
+def test_lanes_of_a_fair_queue_are_never_guessed(bench: Bench) -> None:
+    bench.service.set_queue("q1", fair=True)
+    create(bench.service, "fair", execution=None, queue="q1")
+    create(bench.service, "plain", execution=None, queue="q2")
+    taken = bench.run(claim_batch("A", (KIND,), limit=5, queues=["q1", "q2"]))
+    assert len(taken.claims) == 2
+    assert [one.queue for one in taken.known] == ["q2"]
 
 
 # --- a claim whose reply was lost -------------------------------------------------------------------------------------

@@ -62,8 +62,11 @@ def test_the_server_counted_the_same_transactions(make_postgres: Callable[[], st
     [piece] = [one for one in PIECES if one.name == "enqueue, one by one"]
     cost = piece.measure(make_postgres())
     assert cost.server is not None
-    assert cost.talk.transactions == piece.units
-    assert piece.units <= cost.server.commits <= piece.units + 20
+    # A notification follows a commit in its round trip, or has a short transaction of its own; there are few.
+    told = cost.talk.statements["notify"]
+    assert piece.units <= cost.talk.transactions <= piece.units + told
+    assert told >= 1
+    assert piece.units <= cost.server.commits <= piece.units + told + 20
 
 
 FIGURES = {"statements": 10.0, "buffers": 20.0, "wal_bytes": 1000.0}

@@ -342,7 +342,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "brief": {"lease_duration": timedelta(seconds=3), "timeout": timedelta(seconds=0.4)},
     "brief_retry": {
         "lease_duration": timedelta(seconds=3),
-        "timeout": timedelta(seconds=0.4),
+        "timeout": timedelta(seconds=1),
         "retry_timeouts": True,
         "max_attempts": 2,
     },

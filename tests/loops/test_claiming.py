@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from tenure import AsyncContext, Context, Tenure
 from tenure.errors import Invalid, Unavailable
+from tenure.loops import claims
 from tenure.loops.claims import CLAIM_MAX, Claims
+from tenure.procedures.claim_batch import Taken, guess
 from tests.loops.stage import Running, create, ended, fields, job, make_app, producer, trail, until
 
 
@@ -40,15 +43,15 @@ def test_a_claim_takes_as_many_as_there_are_free_slots(url: str, monkeypatch: py
     app, noting = noting_app(url, "waits")
     app.enqueue_many([app.prepare("waits", {}, key=f"k{nth}") for nth in range(12)])
     limits: list[tuple[int, int]] = []
-    take = Claims.take
+    take = Claims._take
 
-    async def watched(claims: Claims) -> int:
+    async def watched(claims: Claims) -> Taken:
         before, free = len(claims._attempts), claims._free()
         answer = await take(claims)
         limits.append((free, len(claims._attempts) - before))
         return answer
 
-    monkeypatch.setattr(Claims, "take", watched)
+    monkeypatch.setattr(Claims, "_take", watched)
     with Running(app, concurrency=5) as running:
         until(lambda: len(noting.entries) == 5, "five handlers")
         assert running.worker.health().running == 5
@@ -163,9 +166,55 @@ def test_a_claim_that_is_refused_is_not_asked_for_ever(url: str) -> None:
             return await run(procedure)
 
         running.worker._store.run = refusing  # type: ignore[method-assign]
+        # A claim that was on its way already must not be the one that takes the job.
+        until(lambda: bool(asked), "the first claim that is refused")
         one = app.enqueue("quick", {}, key="k").job
         ended(app, one, "completed")
     # The same value after each lost answer, a new one after each refusal.
     assert asked[0] is asked[1] is asked[2]
     assert len({id(procedure) for procedure in asked[2:5]}) == 3
     assert noting.entries == ["k"]
+
+
+# --- guessing ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_that_is_woken_guesses_first_and_finds_what_is_elsewhere_all_the_same(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but the wake-up can find the work in time: the next look without one is a minute away."""
+    guesses: list[Any] = []
+
+    def noted(known: Any, slack: timedelta) -> Any:
+        guesses.append(known)
+        return guess(known, slack)
+
+    monkeypatch.setattr(claims, "guess", noted)
+    app, _ = noting_app(url)
+    with Running(app, poll=timedelta(seconds=60)):
+        ended(app, app.enqueue("quick", {}, key="first").job, "completed")
+        for nth in range(20):
+            ended(app, app.enqueue("quick", {}, key=f"same{nth}").job, "completed")
+            if guesses:
+                break
+        for nth, place in enumerate(({"priority": 5}, {"queue": "other"}, {"priority": -5}, {"queue": "another"})):
+            began = time.monotonic()
+            ended(app, app.enqueue("quick", {}, key=f"elsewhere{nth}", **place).job, "completed")
+            assert time.monotonic() - began < 10
+    assert {(one.queue, one.priority) for one in guesses[0]} == {("default", 0)}
+
+
+def test_guesses_that_succeed_do_not_keep_a_worker_from_looking(url: str) -> None:
+    app, noting = noting_app(url)
+    with Running(app, poll=timedelta(seconds=60)):
+        ended(app, app.enqueue("quick", {}, key="first").job, "completed")
+        aside = app.enqueue("quick", {}, key="aside", queue="other").job
+        # As soon as one has run there is another one where it was, so every guess finds something.
+        for nth in range(500):
+            before = len(noting.entries)
+            app.enqueue("quick", {}, key=f"more{nth}")
+            until(lambda seen=before: len(noting.entries) > seen, "the next one")  # type: ignore[misc]
+            if "aside" in noting.entries:
+                break
+        assert "aside" in noting.entries
+        ended(app, aside, "completed")

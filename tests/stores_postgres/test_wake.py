@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
 
 from tests.stores_postgres.conftest import Maker
-from tests.stores_postgres.toy import Awaiting, Blocking, add, count, poll, raised
+from tests.stores_postgres.toy import Awaiting, Blocking, add, count, offer, poll, raised
 from tests.support.proxy import Proxy
 
 
@@ -33,16 +34,22 @@ class Bell:
 
 def notify(store: Any) -> None:
     if isinstance(store, Awaiting):
+        store.runner.run(store.store.notify())
+        finish(store)
+    else:
+        store.store.notify()
 
-        async def tell() -> None:
-            await store.store.notify()
+
+def finish(store: Any) -> None:
+    """Let an awaiting store, whose loop stands still between two calls, tell what it has to."""
+    if isinstance(store, Awaiting):
+
+        async def wait() -> None:
             task = store.store._telling
             assert task is not None
             await task
 
-        store.runner.run(tell())
-    else:
-        store.store.notify()
+        store.runner.run(wait())
 
 
 def threads_named(name: str) -> int:
@@ -92,6 +99,68 @@ def test_many_awaited_notifications_become_few(proxy: Proxy) -> None:
     store.runner.run(burst())
     store.close()
     assert 2 <= sum("NOTIFY tenure" in one for one in proxy.statements) <= (time.monotonic() - began) / 0.05 + 2
+
+
+def test_what_may_be_work_is_told_with_its_commit(make: Maker, database: str) -> None:
+    listening, telling = Blocking(database), make(database)
+    bell = Bell()
+    with listening.store.listen(bell):
+        assert bell.wait_for(1)
+        telling.run(add(1))
+        # Nobody is told of what is no work: what is heard next is the next one.
+        assert telling.run(offer(1)) == 2
+        assert bell.wait_for(2)
+        assert bell.rung == 2
+        # Within the interval the next one is told a little later.
+        assert telling.run(offer(1)) == 3
+        finish(telling)
+        assert bell.wait_for(3)
+    listening.close()
+
+
+def test_many_commits_of_work_are_told_seldom(make: Maker, database: str) -> None:
+    listening, telling = Blocking(database), make(database)
+    bell = Bell()
+    with listening.store.listen(bell):
+        assert bell.wait_for(1)
+        began = time.monotonic()
+        for number in range(100):
+            assert telling.run(offer(1)) == number + 1
+        took = time.monotonic() - began
+        finish(telling)
+        # One at once, at most one in fifty milliseconds after it, and the last commit is not forgotten.
+        assert bell.wait_for(3)
+        assert bell.rung <= 1 + 1 + took / 0.05 + 1
+    listening.close()
+
+
+def test_a_commit_stands_where_nobody_may_be_told(database: str) -> None:
+    listening = Blocking(database)
+    bell = Bell()
+    role = f"mute_{uuid4().hex}"
+    with psycopg.connect(database, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'mute'".encode())
+        try:
+            owner.execute(f"GRANT USAGE ON SCHEMA tenure TO {role}".encode())
+            owner.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA tenure TO {role}".encode())
+            # A function's rights are those of its database.
+            owner.execute(b"REVOKE EXECUTE ON FUNCTION pg_notify(text, text) FROM public")
+            mute, loud = Blocking(database.replace("postgres@", f"{role}@")), Blocking(database)
+            with listening.store.listen(bell):
+                assert bell.wait_for(1)
+                for number in (1, 2):
+                    # And the connection is as good as before.
+                    assert mute.run(offer(1)) == number
+                    assert bell.rung == 1
+                assert loud.run(offer(1)) == 3
+                assert bell.wait_for(2)
+            mute.close()
+            loud.close()
+        finally:
+            owner.execute(b"GRANT EXECUTE ON FUNCTION pg_notify(text, text) TO public")
+            owner.execute(f"DROP OWNED BY {role}".encode())
+            owner.execute(f"DROP ROLE {role}".encode())
+    listening.close()
 
 
 def test_a_notification_is_not_part_of_an_open_transaction(database: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from tenure.stores.migrate import Migration
 from tenure.stores.postgres.store import AsyncPostgresStore, PostgresStore
 from tenure.stores.statements import parse
-from tenure.yields import FRESH, AfterCommit, Command, Each, Procedure, Script, Statement, procedure
+from tenure.yields import FRESH, AfterCommit, Command, Each, Last, Procedure, Script, Statement, procedure
 
 SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
 
@@ -121,6 +121,17 @@ def add(amount: int, *, name: str = "n", command: Command = FRESH) -> Script[int
         return int(rows[0][0])
     rows = yield Statement("counter_add", {"name": name, "amount": amount})
     yield Each("command_put", [(command.id, rows[0][0])])
+    return int(rows[0][0])
+
+
+@procedure(wakes=True)
+def offer(amount: int, *, command: Command = FRESH) -> Script[int]:
+    """Add to the counter, and call that work."""
+    rows = yield Statement("command_find", {"command_id": command.id})
+    if rows:
+        return int(rows[0][0])
+    rows = yield Statement("counter_add", {"name": "n", "amount": amount})
+    yield Last([Each("command_put", [(command.id, rows[0][0])])])
     return int(rows[0][0])
 
 

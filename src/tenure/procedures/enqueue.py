@@ -61,7 +61,7 @@ class Created(_Late):
         return job
 
 
-@procedure
+@procedure(wakes=True)
 def create(jobs: Sequence[NewJob]) -> Script[list[Created]]:
     """
     Create jobs, or find the ones that already have their keys.
@@ -116,7 +116,7 @@ def create_one(job: NewJob) -> Procedure[Created]:
     return _one(create([job]))
 
 
-@procedure
+@procedure(wakes=True)
 def _one(created: Procedure[list[Created]]) -> Script[Created]:
     return (yield from created)[0]
 

@@ -39,7 +39,7 @@ def revoke_job(
     return (yield from _apply(job_id, partial(moves.revoke, reason=reason, actor=actor), tenant, command))
 
 
-@procedure
+@procedure(wakes=True)
 def retry_job(
     job_id: UUID,
     actor: str,

@@ -122,7 +122,11 @@ class Store(Protocol):
         ...
 
     def notify(self) -> None:
-        """Tell the listeners of other processes that work may have arrived; outside every transaction, best effort."""
+        """
+        Tell the listeners of other processes that work may have arrived; outside every transaction, best effort.
+
+        For after the commit of a caller's own transaction: `run` tells by itself of what it commits.
+        """
         ...
 
     def close(self) -> None:

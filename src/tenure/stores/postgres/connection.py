@@ -131,7 +131,7 @@ class _Own:
         wrong: psycopg.Error | None = None
         for (command, key), results in zip(sent, answers, strict=False):
             for result in results:
-                if result.status in _WELL:
+                if result.status in _WELL or command.spare:
                     continue
                 if key is not None:
                     self._own_names.pop(key, None)

@@ -20,9 +20,9 @@ from tenure.stores.postgres.address import read_address
 from tenure.stores.postgres.connection import AwaitingConnection, BlockingConnection
 from tenure.stores.postgres.transactions import SAVEPOINT, Block, Host
 from tenure.stores.postgres.trouble import Failure, Kind, connect_failure, connection_lost
-from tenure.stores.postgres.unit import BEGIN, BLOCK_PLANS, PLANS, READ_PLANS, Unit, settings
+from tenure.stores.postgres.unit import BEGIN, BLOCK_PLANS, READ_PLANS, Unit, settings
 from tenure.stores.postgres.values import Catalogue, Command, plain
-from tenure.stores.postgres.wake import Listener
+from tenure.stores.postgres.wake import TELL, Listener, Pace
 from tenure.stores.runner import refuse_inside
 from tenure.stores.statements import Named, load
 from tenure.yields import Procedure, Rows
@@ -112,6 +112,7 @@ class Face(ABC):
     @abstractmethod
     def _begin_anew(self) -> None:
         """Make what belongs to one process: locks, pools, threads."""
+        self._pace = Pace()
 
     @abstractmethod
     def _leave_behind(self) -> object:
@@ -201,13 +202,14 @@ class Face(ABC):
         connection.server_run = found.run
         connection.verified = True
 
-    def _unit(self, procedure: Procedure[Any], deadline: float) -> Unit:
+    def _unit(self, procedure: Procedure[Any], deadline: float, *, tell: bool) -> Unit:
         if procedure.reads:
             return Unit(self._catalogue, self._clock, lambda: [*self._role_first(), READ_PLANS], repeated=True)
-        return Unit(self._catalogue, self._clock, lambda: [*self._begin(deadline), PLANS], commits=True)
+        after = [TELL] if tell else []
+        return Unit(self._catalogue, self._clock, lambda: self._begin(deadline, plans=True), commits=True, after=after)
 
-    def _begin(self, deadline: float | None) -> list[Command]:
-        return [BEGIN, *settings(deadline=deadline, role=self._role)]
+    def _begin(self, deadline: float | None, *, plans: bool = False) -> list[Command]:
+        return [BEGIN, *settings(deadline=deadline, role=self._role, plans=plans)]
 
     def _begin_block(self, ends: float | None) -> list[Command]:
         return [*self._begin(ends), BLOCK_PLANS, _OWN_ID]

@@ -45,6 +45,7 @@ class BlockingPools(Face):
     """The connections of a blocking store."""
 
     def _begin_anew(self) -> None:
+        super()._begin_anew()
         self._lock = threading.Lock()
         self._pools: dict[bool, psycopg_pool.ConnectionPool[BlockingConnection]] = {}
 
@@ -149,6 +150,7 @@ class AwaitingPools(Face):
     """The connections of an awaiting store, for one event loop at a time."""
 
     def _begin_anew(self) -> None:
+        super()._begin_anew()
         self._pools: dict[bool, psycopg_pool.AsyncConnectionPool[AwaitingConnection]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 

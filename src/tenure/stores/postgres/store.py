@@ -40,7 +40,7 @@ from tenure.stores.postgres.schema import Steps
 from tenure.stores.postgres.transactions import AsyncJoined, AsyncOpened, Joined, Opened, handed_in
 from tenure.stores.postgres.trouble import Failure, Kind
 from tenure.stores.postgres.unit import COMMIT, GRACE
-from tenure.stores.postgres.wake import INTERVAL, NOTIFY, Notifier
+from tenure.stores.postgres.wake import NOTIFY, Notifier
 from tenure.stores.runner import Requests, drive, drive_async, guard, settle
 from tenure.yields import AfterCommit, Procedure, Rows
 
@@ -56,7 +56,7 @@ class PostgresStore(BlockingPools):
 
     def _begin_anew(self) -> None:
         super()._begin_anew()
-        self._notifier = Notifier(self._send_notification)
+        self._notifier = Notifier(self._send_notification, self._pace)
 
     def _leave_behind(self) -> object:
         return super()._leave_behind(), self._notifier
@@ -65,11 +65,14 @@ class PostgresStore(BlockingPools):
         """See `contract.Store.run`."""
         with handed_in(procedure):
             self._refuse(procedure)
-            value = self._patiently(lambda deadline: self._once(procedure, deadline), self._seconds)
+            tell = procedure.wakes and self._pace.due()
+            value = self._patiently(lambda deadline: self._once(procedure, deadline, tell=tell), self._seconds)
+        if procedure.wakes and not tell:
+            self._notifier.notify()
         return settle(value)
 
-    def _once(self, procedure: Procedure[T], deadline: float) -> T | AfterCommit:
-        unit = self._unit(procedure, deadline)
+    def _once(self, procedure: Procedure[T], deadline: float, *, tell: bool) -> T | AfterCommit:
+        unit = self._unit(procedure, deadline, tell=tell)
         with self._borrow(deadline, urgent=procedure.urgent) as connection:
 
             def answer(requests: Requests) -> list[Rows]:
@@ -77,7 +80,7 @@ class PostgresStore(BlockingPools):
 
             value = drive(procedure, answer)
             if unit.opened and not unit.closed:
-                connection.ask([COMMIT])
+                connection.ask(unit.closing)
         return value
 
     @contextmanager
@@ -221,11 +224,14 @@ class AsyncPostgresStore(AwaitingPools):
         """See `contract.Store.run`."""
         with handed_in(procedure):
             self._refuse(procedure)
-            value = await self._patiently(lambda deadline: self._once(procedure, deadline), self._seconds)
+            tell = procedure.wakes and self._pace.due()
+            value = await self._patiently(lambda deadline: self._once(procedure, deadline, tell=tell), self._seconds)
+        if procedure.wakes and not tell:
+            await self.notify()
         return settle(value)
 
-    async def _once(self, procedure: Procedure[T], deadline: float) -> T | AfterCommit:
-        unit = self._unit(procedure, deadline)
+    async def _once(self, procedure: Procedure[T], deadline: float, *, tell: bool) -> T | AfterCommit:
+        unit = self._unit(procedure, deadline, tell=tell)
         async with self._borrow(deadline, urgent=procedure.urgent) as connection:
 
             async def answer(requests: Requests) -> list[Rows]:
@@ -233,7 +239,7 @@ class AsyncPostgresStore(AwaitingPools):
 
             value = await drive_async(procedure, answer)
             if unit.opened and not unit.closed:
-                await connection.ask([COMMIT])
+                await connection.ask(unit.closing)
         return value
 
     @asynccontextmanager
@@ -331,6 +337,10 @@ class AsyncPostgresStore(AwaitingPools):
 
     async def _tell(self) -> None:
         while self._to_tell:
+            left = self._pace.wait_for()
+            if left > 0:
+                await asyncio.sleep(left)
+                continue
             self._to_tell = False
             try:
                 async with self._borrow(time.monotonic() + _NOTIFYING, verified=False) as connection:
@@ -338,7 +348,6 @@ class AsyncPostgresStore(AwaitingPools):
             except (Failure, TenureError):
                 # Best effort: whoever polls finds the work all the same.
                 return
-            await asyncio.sleep(INTERVAL)
 
     def blocking(self) -> PostgresStore:
         """See `contract.AsyncStore.blocking`; connections are not shared."""

@@ -44,12 +44,9 @@ _LIMITS = (
 # Plans that are made once for a connection, never begin with a whole table, and are never compiled. A statement with an
 # array would be planned anew at every execution, because the server takes a generic plan to cost more; a plan that was
 # made while a table was empty would read all of it until the next ANALYZE; and compiling one takes half a second.
-PLANS = plain(
-    "plans",
-    "SELECT set_config('plan_cache_mode', $1, true), set_config('enable_seqscan', $2, true), "
-    "set_config('jit', $2, true)",
-    "force_generic_plan",
-    "off",
+_PLANS = (
+    ", set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true), "
+    "set_config('jit', 'off', true)"
 )
 
 
@@ -61,18 +58,19 @@ READ_PLANS = plain("plans", "SELECT set_config('enable_seqscan', $1, true), set_
 BLOCK_PLANS = plain("plans", "SELECT set_config('plan_cache_mode', $1, true)", "force_custom_plan")
 
 
-def settings(*, deadline: float | None, role: str | None) -> list[Command]:
+def settings(*, deadline: float | None, role: str | None, plans: bool = False) -> list[Command]:
     """
     Give the settings of one transaction.
 
     Args:
         deadline: Monotonic; the server stops a statement, and a transaction that waits for us, about then.
+        plans: With a deadline: plans are made as ours are. One statement for both is 30 us less of each transaction.
     """
     commands = []
     if deadline is not None:
         # 0 would mean no limit.
         left = max(1, round((deadline - time.monotonic()) * 1000))
-        commands.append(plain("limits", _LIMITS, str(left)))
+        commands.append(plain("limits", _LIMITS + _PLANS if plans else _LIMITS, str(left)))
     if role is not None:
         commands.append(plain(ROLE, "SELECT set_config('role', $1, true)", role))
     return commands
@@ -86,10 +84,12 @@ class Unit:
         opening: What is sent before the first statement, or before every one where there is no transaction around them.
         repeated: Every round trip is a transaction of its own (plain reads).
         commits: The commit goes along with a procedure's last requests.
+        after: What goes along with the commit.
 
     Attributes:
         opened: Something was sent.
         closed: No commit has to be sent any more.
+        closing: What ends the transaction.
     """
 
     def __init__(
@@ -100,6 +100,7 @@ class Unit:
         *,
         repeated: bool = False,
         commits: bool = False,
+        after: Sequence[Command] = (),
     ) -> None:
         self._catalogue = catalogue
         self._clock = clock
@@ -109,6 +110,7 @@ class Unit:
         self._lead = 0
         self._wanted = 0
         self._commits = commits
+        self.closing = [COMMIT, *after]
         self.opened = False
         self.closed = repeated
 
@@ -127,7 +129,7 @@ class Unit:
         self._lead, self._wanted = len(lead), len(wanted)
         if self._commits and isinstance(requests, Closing):
             self.closed = True
-            wanted.append(COMMIT)
+            wanted += self.closing
         return [*lead, *wanted]
 
     def answers(self, results: list[Rows]) -> list[Rows]:

@@ -38,12 +38,14 @@ class Command(NamedTuple):
         name: For error texts.
         params: Packed values for $1, $2, ..., or None where the text takes none.
         script: Several statements in one text; cannot be part of a round trip with others.
+        spare: What follows a commit and may fail: its error is nobody's.
     """
 
     name: str
     query: bytes
     params: Sequence[Any] | None = None
     script: bool = False
+    spare: bool = False
 
 
 class _Packed(bytes):

@@ -4,11 +4,12 @@ Waking others through LISTEN and NOTIFY: an accelerator of polling, never the on
 Listening takes a connection of its own for as long as it lasts, because a notification belongs to a session; behind a
 transaction-mode pooler it needs the server's direct URL, or is off. Notifying takes a short transaction of its own:
 every commit that notifies takes one lock of the whole server, so it must not be the caller's, and there is at most one
-in fifty milliseconds.
+in fifty milliseconds. Where a store has just committed work, that transaction goes along in the same round trip.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import selectors
@@ -21,11 +22,15 @@ from typing import Self
 import psycopg
 
 from tenure.stores.postgres.connection import BlockingConnection
-from tenure.stores.postgres.values import script
+from tenure.stores.postgres.values import plain, script
 
 _LISTEN = b"LISTEN tenure"
 # Nobody waits for the disk: what a crash of the server loses is found by polling, like all that nobody notified of.
 NOTIFY = script("notify", "BEGIN; SET LOCAL synchronous_commit TO off; NOTIFY tenure; COMMIT")
+# The same behind a commit in its round trip, where all that follows it is one transaction.
+TELL = plain("notify", "SELECT set_config('synchronous_commit', 'off', true), pg_notify('tenure', '')")._replace(
+    spare=True
+)
 # Seconds between two notifications of one store.
 INTERVAL = 0.05
 # Seconds: how long a start waits for the first LISTEN, how long between two attempts, how long without a word before
@@ -125,6 +130,27 @@ class Listener:
             self._error = self._error or error
 
 
+class Pace:
+    """Sees to it that a store never sends two notifications within the interval; from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free_at = -math.inf
+
+    def due(self) -> bool:
+        """Tell whether one may be sent now, by whoever asks first."""
+        return self.wait_for() <= 0
+
+    def wait_for(self) -> float:
+        """Take the next turn, unless it is not yet free: then say in how many seconds it is."""
+        now = time.monotonic()
+        with self._lock:
+            if now < self._free_at:
+                return self._free_at - now
+            self._free_at = now + INTERVAL
+            return 0.0
+
+
 class Notifier:
     """
     Sends a notification soon, and never two within the interval.
@@ -133,8 +159,9 @@ class Notifier:
     has none.
     """
 
-    def __init__(self, send: Callable[[], None]) -> None:
+    def __init__(self, send: Callable[[], None], pace: Pace) -> None:
         self._send = send
+        self._pace = pace
         self._lock = threading.Lock()
         self._pending = False
         self._thread: threading.Thread | None = None
@@ -163,5 +190,6 @@ class Notifier:
                     self._thread = None
                     return
                 self._pending = False
+            while (left := self._pace.wait_for()) > 0 and not self._closing.wait(left):
+                pass
             self._send()
-            self._closing.wait(INTERVAL)

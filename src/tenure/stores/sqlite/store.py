@@ -129,6 +129,8 @@ class SqliteStore(_Face):
         with asked(procedure):
             self._refuse_inside(procedure)
             value = self._engine.run(procedure)
+        if procedure.wakes:
+            bell.ring(self._bell)
         return settle(value)
 
     @contextmanager
@@ -265,6 +267,8 @@ class AsyncSqliteStore(_Face):
         with asked(procedure):
             self._refuse_inside(procedure)
             value = await self._engine.run_async(procedure)
+        if procedure.wakes:
+            bell.ring(self._bell)
         return settle(value)
 
     @asynccontextmanager
