@@ -9,7 +9,9 @@ PY := .venv/bin/python
 SEED ?= 1
 ARGS ?=
 TESTS ?= tests
-PYTEST = $(PY) -m pytest -n logical --dist worksteal -p no:cacheprovider --randomly-seed=$(SEED)
+# Nearly half of a test is waiting, for a disk or a clock.
+WORKERS ?= $(shell $(PY) -c 'import os; print((os.cpu_count() or 2) * 3 // 2)')
+PYTEST = $(PY) -m pytest -n $(WORKERS) --dist worksteal -p no:cacheprovider --randomly-seed=$(SEED)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,7 +56,7 @@ docs: setup ## write the generated reference pages
 	$(PY) docs/generate.py $(ARGS)
 
 nightly: setup ## all tests, the long ones too, with fresh seeds; an hour
-	TENURE_HYPOTHESIS=nightly $(PY) -m pytest -n logical --dist worksteal -p no:cacheprovider \
+	TENURE_HYPOTHESIS=nightly $(PY) -m pytest -n $(WORKERS) --dist worksteal -p no:cacheprovider \
 	    --randomly-seed=$$(date +%s) -m "nightly or not nightly" --timeout 3600 $(ARGS) $(TESTS)
 
 build: setup ## build the wheel and the source archive into dist/
