@@ -37,11 +37,11 @@ from tenure.stores.postgres.face import (
 )
 from tenure.stores.postgres.pools import AwaitingPools, BlockingPools
 from tenure.stores.postgres.schema import Steps
-from tenure.stores.postgres.transactions import AsyncJoined, AsyncOpened, Joined, Opened, handed_in
+from tenure.stores.postgres.transactions import AsyncJoined, AsyncOpened, Joined, Opened
 from tenure.stores.postgres.trouble import Failure, Kind
 from tenure.stores.postgres.unit import COMMIT, GRACE
 from tenure.stores.postgres.wake import NOTIFY, Notifier
-from tenure.stores.runner import Requests, drive, drive_async, guard, settle
+from tenure.stores.runner import Requests, asked, drive, drive_async, guard, settle
 from tenure.yields import AfterCommit, Procedure, Rows
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class PostgresStore(BlockingPools):
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Store.run`."""
-        with handed_in(procedure):
+        with asked(procedure):
             self._refuse(procedure)
             tell = procedure.wakes and self._pace.due()
             value = self._patiently(lambda deadline: self._once(procedure, deadline, tell=tell), self._seconds)
@@ -222,7 +222,7 @@ class AsyncPostgresStore(AwaitingPools):
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Store.run`."""
-        with handed_in(procedure):
+        with asked(procedure):
             self._refuse(procedure)
             tell = procedure.wakes and self._pace.due()
             value = await self._patiently(lambda deadline: self._once(procedure, deadline, tell=tell), self._seconds)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -24,7 +23,7 @@ from tenure.stores.postgres.connection import AwaitingConnection, BlockingConnec
 from tenure.stores.postgres.trouble import Failure
 from tenure.stores.postgres.unit import Unit
 from tenure.stores.postgres.values import Command
-from tenure.stores.runner import Requests, drive, drive_async
+from tenure.stores.runner import Requests, asked, drive, drive_async
 from tenure.yields import AfterCommit, Procedure, Rows
 
 T = TypeVar("T")
@@ -57,16 +56,6 @@ class Host(ABC):
     def tell(self, error: BaseException) -> BaseException:
         """Turn a failure of the database into what the caller gets."""
         return error.told() if isinstance(error, Failure) else error
-
-
-@contextmanager
-def handed_in(procedure: Procedure[Any]) -> Iterator[None]:
-    """Around the running of a procedure: one that is refused before its start was not forgotten and must not warn."""
-    try:
-        yield
-    except BaseException:
-        procedure.script().close()
-        raise
 
 
 def run_inside(
@@ -237,7 +226,7 @@ class Opened(_Opened[psycopg.Connection[Any]]):
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Transaction.run`; an `AfterCommit` is given back here and raised when the block has ended."""
-        with handed_in(procedure):
+        with asked(procedure):
             self._host.check()
             value: T | AfterCommit = run_inside(self.connection, procedure, self._host)
         return self._host.kept(value)
@@ -255,7 +244,7 @@ class AsyncOpened(_Opened[psycopg.AsyncConnection[Any]]):
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `Opened.run`."""
-        with handed_in(procedure):
+        with asked(procedure):
             self._host.check()
             value: T | AfterCommit = await run_inside_async(self.connection, procedure, self._host)
         return self._host.kept(value)
@@ -309,7 +298,7 @@ class Joined(_Opened[psycopg.Connection[Any]]):
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Transaction.run`; an `AfterCommit` is given back as it is: the commit is the caller's."""
-        with handed_in(procedure):
+        with asked(procedure):
             if self.connection.pgconn.pipeline_status:
                 with self.connection.pipeline() as pipeline:
                     # Only then is it known whether a transaction is open.
@@ -344,7 +333,7 @@ class AsyncJoined(_Opened[psycopg.AsyncConnection[Any]]):
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `Joined.run`."""
-        with handed_in(procedure):
+        with asked(procedure):
             if self.connection.pgconn.pipeline_status:
                 async with self.connection.pipeline() as pipeline:
                     await pipeline.sync()
