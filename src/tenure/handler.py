@@ -128,7 +128,6 @@ class Attempt:
         progressed: Monotonic seconds of the last call of `ctx.progress`.
         started: Monotonic seconds when the handler was called; None before that.
         ended: How it ended is on its way to the database; nothing about the handler is judged any more.
-        told: Which failure of it was logged last.
     """
 
     claim: Claim | Claimed
@@ -140,7 +139,6 @@ class Attempt:
     stop: Stop | None = None
     started: float | None = None
     ended: bool = False
-    told: tuple[str, str | None] | None = None
 
     def __post_init__(self) -> None:
         self.lease = self.claim.lease

@@ -61,8 +61,6 @@ class _Running:
     attempt: Attempt
     handler: asyncio.Task[Any] | None = None
     stopping: asyncio.Task[None] | None = None
-    # Its outcome was handed on; what the handler still does changes nothing.
-    told: bool = False
 
 
 class Attempts:
@@ -130,7 +128,7 @@ class Attempts:
         if self._running.pop(key, None) is None:
             return  # the worker has ended and left this one to itself
         try:
-            if not running.told:
+            if not running.attempt.ended:
                 self._tell(running, _ask(running.attempt, handler, error))
         except Exception as mistake:  # noqa: BLE001 - the lease must not be kept for an attempt that nobody looks after
             logger.error("attempt lost: job=%s error=%s", running.attempt.job.id, type(mistake).__name__)  # noqa: TRY400
@@ -146,7 +144,7 @@ class Attempts:
         A lease that cannot be trusted any more is such a time too.
         """
         try:
-            await within(self._sooner, min(self._look_at - time.monotonic(), LOOK_MAX))
+            await within(self._sooner.wait(), min(self._look_at - time.monotonic(), LOOK_MAX))
         except asyncio.CancelledError:
             # The loop ends around us: leases that nobody looks after must not be renewed.
             self._let_go()
@@ -161,7 +159,7 @@ class Attempts:
 
     def _let_go(self) -> None:
         for running in self._running.values():
-            if not running.told:
+            if not running.attempt.ended:
                 self.written(running.attempt)
 
     @property
@@ -208,7 +206,7 @@ class Attempts:
     def abandon(self) -> None:
         """Write what can be said of handlers that were told to stop and did not."""
         for running in list(self._running.values()):
-            if not running.told:
+            if not running.attempt.ended:
                 self._stopped_early = True
                 self._tell(running, abandoning(running.attempt))
 
@@ -244,7 +242,6 @@ class Attempts:
                 self._tell(running, ending(attempt, attempt.stop))
 
     def _tell(self, running: _Running, ask: hold.Ask | None) -> None:
-        running.told = True
         running.attempt.ended = True
         self._outcomes.add(running.attempt, ask)
 

@@ -203,7 +203,7 @@ class Claims:
 
     async def _sleep(self, event: asyncio.Event, longest: float) -> bool:
         """Wait for the event, which was cleared before anybody looked, or for a jittered pause; whether it came."""
-        came = await within(event, random.uniform(longest / 2, longest))  # noqa: S311 - spreads load
+        came = await within(event.wait(), random.uniform(longest / 2, longest))  # noqa: S311 - spreads load
         if came:
             self.pause = POLL_MIN
         return came

@@ -85,7 +85,7 @@ class Outcomes:
 
     async def step(self) -> None:
         """Write one batch; the supervisor calls this again and again."""
-        if not await within(self._arrived, self._pulse.period):
+        if not await within(self._arrived.wait(), self._pulse.period):
             return
         if len(self._waiting) < ENOUGH and self._others():
             await asyncio.sleep(GATHER)

@@ -173,12 +173,12 @@ class Health:
         )
 
 
-async def within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event for at most so long; whether it came."""
+async def within(awaitable: Awaitable[object], seconds: float) -> bool:
+    """Wait for at most so long; whether it came to its end."""
     # Not wait_for: it makes a task for each wait, and before Python 3.12 it may lose a cancellation.
     try:
         async with asyncio.timeout(max(0.0, seconds)):
-            await event.wait()
+            await awaitable
     except TimeoutError:
         return False
     return True

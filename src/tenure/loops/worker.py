@@ -44,7 +44,7 @@ from tenure.loops.commits import Commits
 from tenure.loops.heartbeat import Heartbeat
 from tenure.loops.outcomes import Outcomes
 from tenure.loops.process import Process
-from tenure.loops.supervisor import Health, HealthFile, Supervisor
+from tenure.loops.supervisor import Health, HealthFile, Supervisor, within
 from tenure.loops.sweeper import Lookup, Sweeper
 from tenure.loops.threads import Threads
 from tenure.procedures.claim import (
@@ -304,10 +304,10 @@ class Worker:
         await self._unless_hurried(self._claims.settled.wait(), min(until, time.monotonic() + _LAST_CLAIM))
         if not await self._unless_hurried(attempts.ended(), until):
             self.hurry()
-            if not await _wait(attempts.ended(), STOP_GRACE):
+            if not await within(attempts.ended(), STOP_GRACE):
                 attempts.abandon()
         until = max(until if not self._hurry.is_set() else 0.0, time.monotonic() + _LAST_WRITES)
-        written = await _wait(self._outcomes.drained(), until - time.monotonic())
+        written = await within(self._outcomes.drained(), until - time.monotonic())
         if not written:
             logger.warning("some outcomes could not be written; their leases run out by themselves")
         return written and not attempts.stopped_early
@@ -487,16 +487,6 @@ class Worker:
         ok = bool(loops) and all(one.ok for one in loops.values()) and not problems
         running = 0 if self._attempts is None else len(self._attempts)
         return Health(ok, self.worker_id, running, self._draining, loops, problems)
-
-
-async def _wait(awaitable: Awaitable[object], seconds: float) -> bool:
-    """Wait for at most so long; whether it came to its end."""
-    try:
-        async with asyncio.timeout(max(0.0, seconds)):
-            await awaitable
-    except TimeoutError:
-        return False
-    return True
 
 
 def _seconds(name: str, duration: timedelta, *, zero: bool = False) -> float:
