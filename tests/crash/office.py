@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from tenure.app import Tenure
 from tenure.connectors.provider import Provider
 from tenure.errors import Stop
-from tenure.handler import AsyncContext, Attempt, Context, Runtime, ending, returning
+from tenure.handler import AsyncContext, Attempt, Context, Runtime
+from tenure.loops.endings import ending, returning
 from tenure.procedures import hold
 from tenure.procedures.claim import Claim
 from tenure.rules.job import Job

@@ -38,26 +38,29 @@ ESCALATIONS = rows("When a sweep has handed it to you")
 
 
 def trees() -> list[ast.Module]:
-    files = [*sorted((SOURCE / "rules").glob("*.py")), SOURCE / "handler.py", SOURCE / "loops" / "attempts.py"]
-    return [ast.parse(path.read_text("utf-8")) for path in [*files, SOURCE / "flows" / "effect.py"]]
+    names = ("handler.py", "loops/attempts.py", "loops/endings.py", "flows/effect.py")
+    files = [*sorted((SOURCE / "rules").glob("*.py")), *(SOURCE / name for name in names)]
+    return [ast.parse(path.read_text("utf-8")) for path in files]
 
 
 def written_codes() -> set[str]:
     """Find the codes that the package itself ends an attempt with."""
     found: set[str] = set()
+    # Of all files together: one imports the constants of another.
+    constants = {
+        name.id: value.value
+        for tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        for name, value in (
+            zip(target.elts, node.value.elts, strict=True)
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+            else [(target, node.value)]
+        )
+        if isinstance(name, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str)
+    }
     for tree in trees():
-        constants = {
-            name.id: value.value
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Assign)
-            for target in node.targets
-            for name, value in (
-                zip(target.elts, node.value.elts, strict=True)
-                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
-                else [(target, node.value)]
-            )
-            if isinstance(name, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str)
-        }
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
                 continue

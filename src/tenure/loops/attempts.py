@@ -26,18 +26,8 @@ from typing import Any
 from uuid import UUID
 
 from tenure.errors import Permanent
-from tenure.handler import (
-    LEASE_LOST,
-    SHUTDOWN,
-    TIMED_OUT,
-    AsyncContext,
-    Attempt,
-    Context,
-    Runtime,
-    abandoning,
-    ending,
-    returning,
-)
+from tenure.handler import LEASE_LOST, SHUTDOWN, TIMED_OUT, AsyncContext, Attempt, Context, Runtime
+from tenure.loops.endings import abandoning, ending, returning
 from tenure.loops.heartbeat import Heartbeat
 from tenure.loops.outcomes import Outcomes
 from tenure.loops.supervisor import within
