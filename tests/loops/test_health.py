@@ -20,9 +20,10 @@ from tenure.loops.attempts import Attempts
 from tenure.loops.claims import Claims
 from tenure.loops.heartbeat import Heartbeat
 from tenure.loops.outcomes import Outcomes
+from tenure.loops.receipts import Receipts
 from tenure.loops.supervisor import Health, HealthFile, Pulse, Supervisor
 from tenure.loops.sweeper import Sweeper
-from tenure.loops.worker import Worker
+from tenure.loops.upkeep import Upkeep
 from tests.loops.conftest import prepare
 from tests.loops.stage import Running, ended, make_app, seconds, until
 
@@ -33,10 +34,10 @@ STEPS: dict[str, tuple[type, str]] = {
     "watch": (Attempts, "watch"),
     "outcomes": (Outcomes, "step"),
     "heartbeat": (Heartbeat, "round"),
-    "tend": (Worker, "_tend"),
-    "announce": (Worker, "_announce"),
+    "tend": (Upkeep, "tend"),
+    "announce": (Upkeep, "announce"),
     "sweep": (Sweeper, "sweep"),
-    "journal": (Worker, "_hand_in"),
+    "journal": (Receipts, "hand_in"),
 }
 
 

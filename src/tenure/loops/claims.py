@@ -45,7 +45,7 @@ class Claims:
     The claims of one worker.
 
     Args:
-        ask: Makes a claim; takes `limit`, `cursor`, `turns` and `lost` of `claim_batch`.
+        ask: Makes a claim; takes `kinds`, `limit`, `cursor`, `turns` and `lost` of `claim_batch`.
         kinds: What the worker knows.
         unwritten: How many leases are kept, of handlers that run and of outcomes on their way.
         draining: Whether nothing new is to be claimed.
@@ -171,6 +171,7 @@ class Claims:
             self._look_at = math.inf
         self.settled.clear()
         self._asked = self._make(
+            kinds=list(self._kinds),
             limit=min(free, CLAIM_MAX),
             cursor=cursor,
             turns=self._turns,

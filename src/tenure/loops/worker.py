@@ -33,9 +33,8 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
-from uuid import UUID
 
-from tenure.errors import Invalid, TenureError, Unavailable
+from tenure.errors import Invalid
 from tenure.handler import Attempt, Runtime
 from tenure.journal.receipts import ReceiptJournal
 from tenure.loops.attempts import STOP_GRACE, Attempts
@@ -44,25 +43,16 @@ from tenure.loops.commits import Commits
 from tenure.loops.heartbeat import Heartbeat
 from tenure.loops.outcomes import Outcomes
 from tenure.loops.process import Process
+from tenure.loops.receipts import Receipts
 from tenure.loops.supervisor import Health, HealthFile, Supervisor, within
 from tenure.loops.sweeper import Lookup, Sweeper
 from tenure.loops.threads import Threads
-from tenure.procedures.claim import (
-    PROMOTE_MAX,
-    RECOVER_MAX,
-    announce,
-    forget_claims,
-    park,
-    promote,
-    recover,
-    withdraw,
-)
-from tenure.procedures.claim_batch import Taken, claim_batch
-from tenure.procedures.effect import submit_evidence
+from tenure.loops.upkeep import Upkeep
+from tenure.procedures.claim_batch import claim_batch
 from tenure.rules.creation import check_text
 from tenure.rules.lease import check_beat
 from tenure.stores.contract import AsyncStore, Store
-from tenure.yields import Procedure, new_id
+from tenure.yields import new_id
 
 if TYPE_CHECKING:
     from tenure.app import Tenure
@@ -73,15 +63,10 @@ logger = logging.getLogger("tenure.worker")
 CLAIM_EVERY = OUTCOMES_EVERY = HEARTBEAT_EVERY = TEND_EVERY = WATCH_EVERY = timedelta(seconds=1)
 ANNOUNCE_EVERY = timedelta(seconds=2)
 JOURNAL_EVERY = timedelta(minutes=1)
-ANNOUNCED_FOR = timedelta(seconds=15)
-CLAIM_IDS_KEPT = timedelta(days=8)
-FORGET_EVERY = timedelta(minutes=15)
 _NOT_RUNNING = {"new": "it was not started", "starting": "it is starting", "stopped": "it has stopped"}
-# Passes of one `tend` over what has expired or come due, so that the other of the two has its turn too.
-_PASSES = 20
-# Seconds: how long a drain waits for the answer to a claim, how long outcomes may still take when the grace period is
-# over, and how long the farewell may take.
-_LAST_CLAIM, _LAST_WRITES, _FAREWELL = 3.0, 0.5, 1.0
+# Seconds: how long a drain waits for the answer to a claim, and how long outcomes may still take when the grace period
+# is over.
+_LAST_CLAIM, _LAST_WRITES = 3.0, 0.5
 
 
 class Worker:
@@ -154,13 +139,10 @@ class Worker:
         self._journal_dir = None if journal_dir is None else Path(journal_dir)
         self._health_path = None if health_file is None else Path(health_file)
         self._supervisor = Supervisor()
-        self._park_places: dict[str, str] = {}
-        self._announced = -ANNOUNCED_FOR.total_seconds()
-        self._forgot = time.monotonic()
         self._attempts: Attempts | None = None
         self._threads = Threads("tenure-handler")
         self._draining = False
-        self._problems: tuple[str, ...] = ()
+        self._receipts: Receipts | None = None
         self._state = "new"
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -215,8 +197,11 @@ class Worker:
         if self._journal_dir is not None:
             self._journal = await self._run_apart(partial(ReceiptJournal, self._journal_dir))
             stack.push_async_callback(self._run_apart, self._journal.close)
-        await self._announce()
-        stack.push_async_callback(self._withdraw)
+        self._upkeep = Upkeep(
+            self._store, self.worker_id, self._kinds.keys(), draining=lambda: self._draining, wake=self._wake
+        )
+        await self._upkeep.announce()
+        stack.push_async_callback(self._upkeep.withdraw)
         if self._health_path is not None:
             health = HealthFile(self._health_path, self.health)
             health.start()
@@ -245,16 +230,23 @@ class Worker:
         self._attempts = Attempts(self._runtime, self._heartbeat, self._outcomes, self._threads, self._slot_freed)
         sweeper = Sweeper(self._store, self.app.providers.by_name, lookup=self._lookup, tenant=self._tenant)
         supervise.follow(outcomes, self._outcomes.step)
-        supervise.keep("tend", TEND_EVERY, self._tend)
-        supervise.keep("announce", ANNOUNCE_EVERY, self._announce)
+        supervise.keep("tend", TEND_EVERY, self._upkeep.tend)
+        supervise.keep("announce", ANNOUNCE_EVERY, self._upkeep.announce)
         if self._sweep_every is not None:
             swept = supervise.keep("sweep", self._sweep_every, lambda: sweeper.sweep(progress=swept.beat))
         if self._journal is not None:
-            supervise.keep("journal", JOURNAL_EVERY, self._hand_in)
+            self._receipts = Receipts(self._journal, self._blocking, self._run_apart)
+            supervise.keep("journal", JOURNAL_EVERY, self._receipts.hand_in)
         self._claims = Claims(
             self._store,
             self._attempts,
-            self._claim,
+            partial(
+                claim_batch,
+                self.worker_id,
+                queues=self._queues,
+                tenant=self._tenant,
+                organization=self._organization,
+            ),
             self._kinds,
             concurrency=self._concurrency,
             unwritten=lambda: self._heartbeat.kept,
@@ -266,16 +258,6 @@ class Worker:
         supervise.follow(supervise.pulse("claim", max(CLAIM_EVERY, timedelta(seconds=self._poll))), self._claims.step)
         self._heartbeat.start()
         self._stack.push_async_callback(self._run_apart, self._heartbeat.join)
-
-    def _claim(self, **given: Any) -> Procedure[Taken]:
-        return claim_batch(
-            self.worker_id,
-            list(self._kinds),
-            queues=self._queues,
-            tenant=self._tenant,
-            organization=self._organization,
-            **given,
-        )
 
     async def stop(self) -> bool:
         """
@@ -378,13 +360,6 @@ class Worker:
             wanted.cancel()
             hurry.cancel()
 
-    async def _withdraw(self) -> None:
-        try:
-            async with asyncio.timeout(_FAREWELL):
-                await self._store.run(withdraw(self.worker_id))
-        except (TenureError, TimeoutError) as error:
-            logger.warning("the announcement of %s runs out by itself: %s", self.worker_id, type(error).__name__)
-
     # --- between the parts --------------------------------------------------------------------------------------------
 
     def _slot_freed(self) -> None:
@@ -427,48 +402,6 @@ class Worker:
         """Run a blocking function of the worker's own in a thread that no handler uses."""
         return await self._apart.run(function)
 
-    # --- the other loops ----------------------------------------------------------------------------------------------
-
-    async def _tend(self) -> None:
-        moved = 0
-        for procedure, most in ((recover, RECOVER_MAX), (promote, PROMOTE_MAX)):
-            for _ in range(_PASSES):
-                found = await self._store.run(procedure(most))
-                moved += found
-                if found < most:
-                    break
-        if moved:
-            self._wake.set()
-
-    async def _announce(self) -> None:
-        if self._draining:
-            return
-        if time.monotonic() - self._announced > ANNOUNCED_FOR.total_seconds() / 3:
-            await self._store.run(announce(self.worker_id, list(self._kinds), ANNOUNCED_FOR))
-            self._announced = time.monotonic()
-        if await self._store.run(park(places=self._park_places)):
-            self._wake.set()
-        if time.monotonic() - self._forgot > FORGET_EVERY.total_seconds():
-            self._forgot = time.monotonic()
-            await self._store.run(forget_claims(CLAIM_IDS_KEPT))
-
-    async def _hand_in(self) -> None:
-        journal = self._journal
-        assert journal is not None
-
-        def submit(operation_key: str, evidence: Any, attempt_id: UUID) -> None:
-            self._blocking.run(submit_evidence(operation_key, evidence, attempt_id))
-
-        report = await self._run_apart(partial(journal.hand_in, submit))
-        # Old ones too: a receipt that the store refused stays a problem until a person has dealt with it.
-        self._problems = tuple(
-            [f"receipt {one.sequence} in {one.path.name} was refused: {one.code}" for one in report.refused]
-            + [f"journal file {one.path.name} cannot be read: {one.code}" for one in report.torn_files]
-            + ([f"{journal.faults} appends to the journal failed"] if journal.faults else [])
-        )
-        if report.stopped is not None:
-            raise Unavailable("the journal's receipts could not be handed in", code=report.stopped)
-
     def _wake_soon(self) -> None:
         """Called from any thread when work may have arrived."""
         try:
@@ -481,7 +414,7 @@ class Worker:
     def health(self) -> Health:
         """Say how the worker is; callable from any thread. One that does not run is not well."""
         loops = self._supervisor.loops()
-        problems = self._problems
+        problems = () if self._receipts is None else self._receipts.problems
         if self._state not in {"running", "stopping"}:
             problems = (*problems, _NOT_RUNNING[self._state])
         ok = bool(loops) and all(one.ok for one in loops.values()) and not problems

@@ -1,0 +1,99 @@
+"""
+Make jobs claimable when they are, and move them out of the way when they are not.
+
+Every worker does this for all queues, its own jobs or not; rows that another one is busy with are skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Collection
+from datetime import timedelta
+
+from tenure.errors import TenureError
+from tenure.procedures.claim import (
+    PROMOTE_MAX,
+    RECOVER_MAX,
+    announce,
+    forget_claims,
+    park,
+    promote,
+    recover,
+    withdraw,
+)
+from tenure.stores.contract import AsyncStore
+
+logger = logging.getLogger("tenure.worker")
+
+ANNOUNCED_FOR = timedelta(seconds=15)
+CLAIM_IDS_KEPT = timedelta(days=8)
+FORGET_EVERY = timedelta(minutes=15)
+# Passes of one `tend` over what has expired or come due, so that the other of the two has its turn too.
+_PASSES = 20
+# Seconds: how long the farewell may take.
+_FAREWELL = 1.0
+
+
+class Upkeep:
+    """
+    The upkeep by one worker.
+
+    Args:
+        kinds: The names of what it knows.
+        draining: Whether nothing new is to be claimed, and nothing said any more.
+        wake: Set when something may have become claimable.
+    """
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        worker_id: str,
+        kinds: Collection[str],
+        *,
+        draining: Callable[[], bool],
+        wake: asyncio.Event,
+    ) -> None:
+        self._store = store
+        self._worker_id = worker_id
+        self._kinds = kinds
+        self._draining = draining
+        self._wake = wake
+        self._announced = -math.inf
+        self._forgot = time.monotonic()
+        self._places: dict[str, str] = {}
+
+    async def tend(self) -> None:
+        """Settle leases that have run out, and promote what is due."""
+        moved = 0
+        for procedure, most in ((recover, RECOVER_MAX), (promote, PROMOTE_MAX)):
+            for _ in range(_PASSES):
+                found = await self._store.run(procedure(most))
+                moved += found
+                if found < most:
+                    break
+        if moved:
+            self._wake.set()
+
+    async def announce(self) -> None:
+        """Say which kinds the worker knows, park what nobody knows, and now and then forget old claim ids."""
+        if self._draining():
+            return
+        if time.monotonic() - self._announced > ANNOUNCED_FOR.total_seconds() / 3:
+            await self._store.run(announce(self._worker_id, list(self._kinds), ANNOUNCED_FOR))
+            self._announced = time.monotonic()
+        if await self._store.run(park(places=self._places)):
+            self._wake.set()
+        if time.monotonic() - self._forgot > FORGET_EVERY.total_seconds():
+            self._forgot = time.monotonic()
+            await self._store.run(forget_claims(CLAIM_IDS_KEPT))
+
+    async def withdraw(self) -> None:
+        """Take back what was announced."""
+        try:
+            async with asyncio.timeout(_FAREWELL):
+                await self._store.run(withdraw(self._worker_id))
+        except (TenureError, TimeoutError) as error:
+            logger.warning("the announcement of %s runs out by itself: %s", self._worker_id, type(error).__name__)
