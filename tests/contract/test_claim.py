@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tenure.errors import Conflict, IllegalMove, Invalid, LeaseLost
-from tenure.procedures import claim as claiming
+from tenure.procedures import upkeep
 from tenure.procedures.claim import Claim
 from tenure.procedures.claim_batch import claim_batch, guess
 from tenure.rules import moves
@@ -246,7 +246,7 @@ def test_the_choice_made_in_sql_is_the_rules_choice(
         bench.sql("UPDATE $authority SET epoch = 2 WHERE tenant = ?", "north")
     if parked:
         # The single claim looks among parked rows as well; nobody has announced any kind.
-        bench.run(claiming.park())
+        bench.run(upkeep.park())
     for scope in scopes:
         waiting = bench.service.list_jobs(status="queued", limit=1000)
         expected = choose(waiting, bench, **scope)
@@ -417,9 +417,9 @@ def test_old_claim_ids_are_forgotten_and_recent_ones_are_not(bench: Bench) -> No
     claim(bench.service, claim_id=old)
     bench.advance(minutes=10)
     claim(bench.service, claim_id=new)
-    bench.run(claiming.forget_claims(timedelta(minutes=10)))
+    bench.run(upkeep.forget_claims(timedelta(minutes=10)))
     assert {UUID(row["claim_id"]) for row in bench.dump()["claim"]} == {old, new}
-    bench.run(claiming.forget_claims(timedelta(minutes=10) - timedelta(microseconds=1)))
+    bench.run(upkeep.forget_claims(timedelta(minutes=10) - timedelta(microseconds=1)))
     assert {UUID(row["claim_id"]) for row in bench.dump()["claim"]} == {new}
 
 
@@ -431,7 +431,7 @@ def test_a_lease_is_live_until_its_expiry_and_claimable_at_it(bench: Bench) -> N
     case = CASES["running"](bench)
     bench.clock.advance(case.lease.expires_at - bench.now - timedelta(microseconds=1))
     assert bench.service.claim_job("B") is None
-    assert bench.run(claiming.recover()) == 0
+    assert bench.run(upkeep.recover()) == 0
     snapshot = bench.snapshot()
     assert bench.service.heartbeat(case.lease)
     bench.restore(snapshot)
@@ -495,12 +495,12 @@ def test_the_recovery_pass_settles_what_has_ended(bench: Bench, name: str) -> No
     status, code, events, raised = RECOVERIES[name]
     case = CASES[name](bench)
     trail = bench.trail(case.job_id)
-    assert bench.run(claiming.recover()) == 1
+    assert bench.run(upkeep.recover()) == 1
     job = bench.service.get_job(case.job_id)
     assert (job.status, job.error_code, job.generation, job.lease) == (status, code, 1 + raised, None)
     assert bench.trail(case.job_id) == trail + events
     before = bench.dump()
-    assert bench.run(claiming.recover()) == 0
+    assert bench.run(upkeep.recover()) == 0
     assert bench.dump() == before
     if status == "queued":
         # The generation rises once, with the claim.
@@ -515,7 +515,7 @@ def test_a_used_up_budget_comes_last_of_the_four_endings(bench: Bench, name: str
     case = CASES[name](bench)
     bench.sql("UPDATE $lease SET attempts_max = 1 WHERE job_id = ?", case.job_id)
     bench.advance(seconds=60)
-    bench.run(claiming.recover())
+    bench.run(upkeep.recover())
     job = bench.service.get_job(case.job_id)
     assert job.status == ending
     assert (job.error_code == "WORKER_LOST") == (ending == "dead_letter")
@@ -524,7 +524,7 @@ def test_a_used_up_budget_comes_last_of_the_four_endings(bench: Bench, name: str
 def test_both_a_boundary_and_a_cancellation_end_indeterminate(bench: Bench) -> None:
     case = CASES["running, effect, cancelling"](bench)
     bench.advance(seconds=60)
-    bench.run(claiming.recover())
+    bench.run(upkeep.recover())
     assert bench.service.get_job(case.job_id).status == "indeterminate"
 
 
@@ -547,10 +547,10 @@ def test_recovery_is_bounded_and_goes_on_where_it_stopped(bench: Bench) -> None:
         create(bench.service, f"k-{nth}")
     assert len(bench.service.claim_jobs("A", limit=10)) == 10
     bench.advance(seconds=60)
-    assert bench.run(claiming.recover(3)) == 3
+    assert bench.run(upkeep.recover(3)) == 3
     assert len(bench.dump()["lease"]) == 7
-    assert bench.run(claiming.recover(100)) == 7
-    assert bench.run(claiming.recover(100)) == 0
+    assert bench.run(upkeep.recover(100)) == 7
+    assert bench.run(upkeep.recover(100)) == 0
     assert [row["attempt"] for row in bench.dump()["ready"]] == [1] * 10
 
 
@@ -563,22 +563,22 @@ def test_leases_that_may_not_be_touched_do_not_stand_in_the_way_of_others(bench:
     claim(bench.service, "A", tenant="north")
     bench.sql("UPDATE $authority SET frozen = (1 = 1) WHERE tenant = ?", "acme")
     bench.advance(seconds=60)
-    assert bench.run(claiming.recover(1)) == 1
+    assert bench.run(upkeep.recover(1)) == 1
     assert bench.service.get_job(free.id).status == "queued"
     assert len(bench.dump()["lease"]) == 3
     bench.sql("UPDATE $authority SET frozen = (1 = 0) WHERE tenant = ?", "acme")
-    assert bench.run(claiming.recover(10)) == 3
+    assert bench.run(upkeep.recover(10)) == 3
 
 
 def test_recovery_writes_nothing_on_a_frozen_database(bench: Bench) -> None:
     CASES["expired, effect"](bench)
     bench.sql("INSERT INTO $meta (key, value) VALUES ('frozen', 'restored')")
     before = bench.dump()
-    assert bench.run(claiming.recover()) == 0
+    assert bench.run(upkeep.recover()) == 0
     assert bench.service.claim_job("B") is None
     assert bench.dump() == before
     bench.sql("DELETE FROM $meta WHERE key = 'frozen'")
-    assert bench.run(claiming.recover()) == 1
+    assert bench.run(upkeep.recover()) == 1
 
 
 @pytest.mark.parametrize("name", ["completed", "failed", "dead_letter", "cancelled"])
@@ -587,8 +587,8 @@ def test_passes_over_finished_jobs_change_nothing(bench: Bench, name: str) -> No
     before = bench.dump()
     for _ in range(20):
         bench.advance(seconds=47)
-        bench.run(claiming.recover())
-        bench.run(claiming.promote())
+        bench.run(upkeep.recover())
+        bench.run(upkeep.promote())
         assert bench.service.claim_job("B") is None
     assert bench.dump() == before
 
@@ -604,7 +604,7 @@ def test_a_pass_between_any_two_steps_of_a_worker_changes_nothing(bench: Bench) 
     for step in steps:
         for _ in range(2):
             before = bench.dump()
-            assert bench.run(claiming.recover()) == 0
+            assert bench.run(upkeep.recover()) == 0
             bench.service.sweep_reconciliation_candidates(organization="acme", project="p1", lookup=_never)
             assert bench.dump() == before
             bench.advance(seconds=14)
@@ -620,9 +620,9 @@ def test_only_what_is_due_is_promoted_and_it_is_bounded(bench: Bench) -> None:
     for minutes in (1, 2, 3, 4):
         create(bench.service, f"k-{minutes}", scheduled_at=START + timedelta(minutes=minutes))
     bench.advance(minutes=3)
-    assert bench.run(claiming.promote(2)) == 2
-    assert bench.run(claiming.promote(2)) == 1
-    assert bench.run(claiming.promote(2)) == 0
+    assert bench.run(upkeep.promote(2)) == 2
+    assert bench.run(upkeep.promote(2)) == 1
+    assert bench.run(upkeep.promote(2)) == 0
     assert [row["run_at"] for row in bench.dump()["deferred"]] == [1767225840000000]
     assert len(bench.service.claim_jobs("A", limit=9)) == 3
 

@@ -11,8 +11,10 @@ import pytest
 
 from tenure.errors import Invalid, Refused
 from tenure.procedures import claim as claiming
-from tenure.procedures.claim import LANES_MAX, Claim
+from tenure.procedures import upkeep
+from tenure.procedures.claim import Claim
 from tenure.procedures.claim_batch import Claimed, Cursor, Turns, claim_batch
+from tenure.procedures.upkeep import LANES_MAX
 from tenure.rules.fairness import LONG_TURN, QueueSetting, Turn, after
 from tenure.yields import Last, Procedure, Script, Statement, procedure
 from tests.contract.bench import START, Bench
@@ -133,11 +135,11 @@ def test_the_setting_counts_when_a_job_becomes_ready(bench: Bench) -> None:
     bench.service.set_queue(FAIR, fair=True)
     fill(bench, [("acme", "even later")], scheduled_at=START + timedelta(minutes=3))
     bench.advance(minutes=2)
-    bench.run(claiming.promote())
+    bench.run(upkeep.promote())
     assert lanes(bench) == {"acme": 1}
     bench.service.set_queue(FAIR, fair=False)
     bench.advance(minutes=2)
-    bench.run(claiming.promote())
+    bench.run(upkeep.promote())
     assert lanes(bench) == {"acme": 1, "": 1}
     assert keys(Worker(bench).drain(5)) == ["even later", "later"]
 
@@ -286,17 +288,17 @@ def test_parking_sees_every_lane(bench: Bench) -> None:
     names = [f"t{nth:03}" for nth in range(LANES_MAX + 30)]
     fill(bench, [(name, name) for name in names], kind="odd")
     fill(bench, [("t000", "known")])
-    bench.run(claiming.announce("A", [KIND], timedelta(minutes=1)))
-    places: dict[str, str] = {}
+    bench.run(upkeep.announce("A", [KIND], timedelta(minutes=1)))
+    parked = bench.run(upkeep.park())
     # The neighbour's job of another kind is moved too.
-    assert bench.run(claiming.park(places=places)) >= LANES_MAX
-    assert places == {FAIR: names[LANES_MAX - 1]}
-    while bench.run(claiming.park(places=places)):
-        pass
+    assert parked.moved >= LANES_MAX
+    assert parked.places == {FAIR: names[LANES_MAX - 1]}
+    while parked.moved:
+        parked = bench.run(upkeep.park(places=parked.places))
     assert lanes(bench) == {"t000": 1}
     assert sum(row["queue"] == FAIR for row in bench.dump()["resting"]) == len(names)
-    bench.run(claiming.announce("B", ["odd"], timedelta(minutes=1)))
-    while bench.run(claiming.park()):
+    bench.run(upkeep.announce("B", ["odd"], timedelta(minutes=1)))
+    while bench.run(upkeep.park()).moved:
         pass
     assert sum(lanes(bench).values()) == len(names) + 1
     assert "" not in lanes(bench)
@@ -307,7 +309,7 @@ def test_a_job_whose_worker_was_lost_comes_back_to_its_lane(bench: Bench) -> Non
     fill(bench, many("acme", 3))
     assert len(Worker(bench).take(2)) == 2
     bench.advance(minutes=5)
-    bench.run(claiming.recover())
+    bench.run(upkeep.recover())
     assert lanes(bench) == {"acme": 3}
     taken = bench.run(claim_batch("B", [KIND], limit=5, lost=1))
     assert sorted(one.error_code or "" for one in taken.claims) == ["", "WORKER_LOST"]

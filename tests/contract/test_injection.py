@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tenure.errors import TenureError
-from tenure.procedures import claim as claiming
+from tenure.procedures import upkeep
 from tenure.rules.envelope import ExecutionInput
 from tenure.rules.outcome import Accepted, Declined, FailedBeforeDispatch, Rejected, Unknown
 from tenure.service import DurableJobService
@@ -164,5 +164,5 @@ def test_lists_of_names_are_lists_and_no_text_ends_them(bench: Bench) -> None:
     for kind in odd:
         taken = bench.service.claim_jobs("A", limit=10, kinds=[kind, "nothing"])
         assert [one.job.kind for one in taken] == [kind]
-    bench.run(claiming.announce("A", odd, timedelta(minutes=1)))
-    bench.run(claiming.withdraw("A"))
+    bench.run(upkeep.announce("A", odd, timedelta(minutes=1)))
+    bench.run(upkeep.withdraw("A"))

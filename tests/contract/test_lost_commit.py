@@ -18,8 +18,8 @@ from uuid import UUID
 import pytest
 
 from tenure.errors import TenureError
-from tenure.procedures import claim as claiming
 from tenure.procedures import hold as holding
+from tenure.procedures import upkeep
 from tenure.procedures.reconcile import Question, sweep_answer, sweep_step
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import (
@@ -272,9 +272,9 @@ STORIES: dict[str, Story] = {
     "sweep: declined": _answering(Declined("no")),
     "sweep: no answer": _answering(NoAnswer()),
     "sweep: no answer yet": _answering(NoAnswer(), patient=True),
-    "recover": (CASES["expired"], lambda b, c: _quiet(b, claiming.recover())),
-    "announce": (CASES["queued"], lambda b, c: b.run(claiming.announce("B", [KIND], timedelta(minutes=1)))),
-    "park": (CASES["queued"], lambda b, c: _quiet(b, claiming.park())),
+    "recover": (CASES["expired"], lambda b, c: _quiet(b, upkeep.recover())),
+    "announce": (CASES["queued"], lambda b, c: b.run(upkeep.announce("B", [KIND], timedelta(minutes=1)))),
+    "park": (CASES["queued"], lambda b, c: _quiet(b, upkeep.park())),
 }
 
 

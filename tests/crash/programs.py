@@ -20,9 +20,9 @@ from tenure.connectors.provider import lookup_bounded, terms
 from tenure.connectors.simulator import Simulator
 from tenure.errors import Unavailable
 from tenure.journal.receipts import ReceiptJournal
-from tenure.procedures.claim import announce, forget_claims, park, promote, recover, withdraw
 from tenure.procedures.effect import begin_effect, begin_effects, finish_effect, finish_effects
 from tenure.procedures.hold import hold, releasing, renew
+from tenure.procedures.upkeep import announce, forget_claims, park, promote, recover, withdraw
 from tenure.rules.digest import request_digest
 from tenure.rules.dispatch import Begun
 from tenure.rules.job import Job

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tenure.procedures.claim import promote, recover
+from tenure.procedures.upkeep import promote, recover
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import Accepted, Evidence, FailedBeforeDispatch, NoAnswer, Rejected, Unknown

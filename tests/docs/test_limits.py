@@ -10,7 +10,7 @@ import pytest
 from tenure import handler
 from tenure.connectors import provider, wire
 from tenure.loops import claims
-from tenure.procedures import claim, inspect, operate, reconcile
+from tenure.procedures import claim, inspect, operate, reconcile, upkeep
 from tenure.rules import creation, effect, envelope, fairness, lease, moves, payload, retry, survey
 from tenure.stores.sqlite import store
 from tenure.verbs import SWEEP_MAX
@@ -64,13 +64,13 @@ LIMITS = {
     "`scheduled_at`": f"before the year {creation.SCHEDULED_MAX.year}",
     "a tenant's weight on a fair queue": f"1 to {fairness.WEIGHT_MAX}",
     "tenants with a weight on one queue": number(fairness.WEIGHTS_MAX),
-    "tenants of a fair queue that a worker sees at once": f"{claim.LANES_MAX}; it goes on with the next ones",
+    "tenants of a fair queue that a worker sees at once": f"{upkeep.LANES_MAX}; it goes on with the next ones",
     "`claim_jobs(limit=)`": number(claim.LIMIT_MAX),
     "what one turn of a worker claims": f"{claims.CLAIM_MAX}, and never more than its free slots",
     "`list_jobs(limit=)`": f"{number(inspect.LIST_MAX)}; go on with `after=`",
     "candidates of one sweep": f"{number(reconcile.CANDIDATES_MAX)}; {SWEEP_MAX} when nothing is said",
-    "expired leases settled by one claim": number(claim.RECOVER_MAX),
-    "jobs planned for later that one claim promotes": number(claim.PROMOTE_MAX),
+    "expired leases settled by one claim": number(upkeep.RECOVER_MAX),
+    "jobs planned for later that one claim promotes": number(upkeep.PROMOTE_MAX),
     "a `ctx.publish` block": {3: "a third of the lease"}[handler.PUBLISH_SHARE],
     "any transaction on SQLite": f"{store._DEADLINE_MAX.total_seconds():g} seconds; nobody else writes meanwhile",
     "what a stopped handler waits for the outcome of its call to be written": f"{handler.OUTCOME_PATIENCE:g} seconds",

@@ -13,7 +13,7 @@ import pytest
 from tenure.connectors.simulator import Entry
 from tenure.faces.demo.studio import ARRIVED, EFFECT, KIND, PUBLISHING
 from tenure.faces.demo.verdict import Facts, Kill, judge
-from tenure.procedures.claim import recover
+from tenure.procedures.upkeep import recover
 from tenure.rules.effect import EffectState
 from tenure.rules.envelope import ExecutionInput
 from tenure.rules.job import Job

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tenure import Job, Tenure
-from tenure.procedures.claim import claim, recover
+from tenure.procedures.claim import claim
 from tenure.procedures.claim_batch import Taken, claim_batch
+from tenure.procedures.upkeep import recover
 from tests.loops.stage import create, fields, job, producer, until
 
 

@@ -11,7 +11,7 @@ from tenure.errors import LeaseLost, TenureError
 from tenure.lab.machine import Edge, realised, said_by
 from tenure.lab.record import BARE_KEY, CURRENT, DIGEST, EFFECT_NAME, JOB_ID, OPENED, TICK, Book
 from tenure.lab.search import Space
-from tenure.procedures import claim, effect, enqueue, hold, inspect, operate, publish, reconcile
+from tenure.procedures import claim, effect, enqueue, hold, inspect, operate, publish, reconcile, upkeep
 from tenure.rules import creation, moves
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease
@@ -166,7 +166,7 @@ class Stored:
         patient = self.space.configuration.patient
         match name:
             case "recover":
-                return claim.recover()
+                return upkeep.recover()
             case "cancel":
                 return operate.cancel_job(self.id, "not wanted")
             case "revoke":

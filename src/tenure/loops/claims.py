@@ -192,7 +192,9 @@ class Claims:
             taken = await answer
             unread = [one for one in taken.claims if isinstance(one, Claimed) and one.unread]
             if unread:
-                await self._store.run(read_effects(unread))
+                effects = await self._store.run(read_effects([one.lease.job_id for one in unread]))
+                for one in unread:
+                    one.has(effects.get(one.lease.job_id, ()))
         except BaseException as error:
             self._answer = None
             if not answer.done():

@@ -1,7 +1,7 @@
 """
-Make jobs claimable when they are, and move them out of the way when they are not.
+Say which kinds a worker knows, and run the passes of `procedures.upkeep`.
 
-Every worker does this for all queues, its own jobs or not; rows that another one is busy with are skipped.
+Every worker runs them for all queues, its own jobs or not.
 """
 
 from __future__ import annotations
@@ -10,20 +10,11 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 
 from tenure.errors import TenureError
-from tenure.procedures.claim import (
-    PROMOTE_MAX,
-    RECOVER_MAX,
-    announce,
-    forget_claims,
-    park,
-    promote,
-    recover,
-    withdraw,
-)
+from tenure.procedures.upkeep import PROMOTE_MAX, RECOVER_MAX, announce, forget_claims, park, promote, recover, withdraw
 from tenure.stores.contract import AsyncStore
 
 logger = logging.getLogger("tenure.worker")
@@ -63,7 +54,7 @@ class Upkeep:
         self._wake = wake
         self._announced = -math.inf
         self._forgot = time.monotonic()
-        self._places: dict[str, str] = {}
+        self._places: Mapping[str, str] = {}
 
     async def tend(self) -> None:
         """Settle leases that have run out, and promote what is due."""
@@ -84,7 +75,10 @@ class Upkeep:
         if time.monotonic() - self._announced > ANNOUNCED_FOR.total_seconds() / 3:
             await self._store.run(announce(self._worker_id, list(self._kinds), ANNOUNCED_FOR))
             self._announced = time.monotonic()
-        if await self._store.run(park(places=self._places)):
+        parked = await self._store.run(park(places=self._places))
+        # Only now: a pass that was rolled back has parked nothing, and its lanes are looked at again.
+        self._places = parked.places
+        if parked.moved:
             self._wake.set()
         if time.monotonic() - self._forgot > FORGET_EVERY.total_seconds():
             self._forgot = time.monotonic()

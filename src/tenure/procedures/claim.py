@@ -1,5 +1,5 @@
 """
-Take eligible jobs under leases, and the passes that make jobs eligible: promotion, recovery, parking.
+Take eligible jobs under leases.
 
 Only the choice of rows is made in SQL; `rules.moves.eligible` and `order` are the oracle it is held to. Everything else
 is lock, decide, save, for one job or a hundred.
@@ -15,8 +15,9 @@ from typing import Any
 from uuid import UUID
 
 from tenure.errors import Conflict, Invalid
-from tenure.procedures.records import Placed, effects_by_job, identity, placed, span, with_effects
-from tenure.procedures.rows import lock_free, read, save
+from tenure.procedures.records import Placed, effects_by_job, identity, placed, with_effects
+from tenure.procedures.rows import read, save
+from tenure.procedures.upkeep import LANES_MAX, PROMOTE_MAX, RECOVER_MAX, promote, settle_expired
 from tenure.rules import moves
 from tenure.rules.creation import check_text
 from tenure.rules.job import Change, Job
@@ -24,12 +25,6 @@ from tenure.rules.lease import Lease, check_duration
 from tenure.yields import FRESH, Command, Each, Rows, Script, Statement, new_id, procedure
 
 LIMIT_MAX = 1_000
-RECOVER_MAX = 100
-PROMOTE_MAX = 1_000
-# Of a queue: how many rows a parking pass looks at, and at least how many of each lane.
-PARK_FRONT, PARK_LANE = 500, 20
-# Lanes of one queue that one look sees; with more, looks go round.
-LANES_MAX = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +95,8 @@ def claim(
         leased = yield Statement("claim_leases", {"claim_id": command.id})
         if leased:
             return (yield from still_held(leased))
-    yield from _promote(PROMOTE_MAX)
-    yield from _recover(RECOVER_MAX, command)
+    yield from promote(PROMOTE_MAX)
+    yield from settle_expired(RECOVER_MAX, command)
     filters = {"tenant": tenant, "organization": organization, "kinds": None if kinds is None else list(kinds)}
     rows = yield from _pick(queues, filters, limit)
     if not rows:
@@ -216,115 +211,3 @@ def grant(
         assert job.lease is not None
         claims.append(Claim(job, job.lease))
     return claims
-
-
-# --- the passes that make jobs runnable -------------------------------------------------------------------------------
-
-
-@procedure
-def promote(limit: int = PROMOTE_MAX) -> Script[int]:
-    """
-    Move deferred jobs that are due to where claims look.
-
-    Returns: How many. Locks: the rows moved, skipping locked ones. Writes: deferred, ready.
-    """
-    return (yield from _promote(limit))
-
-
-def _promote(limit: int) -> Script[int]:
-    due = yield Statement("deferred_due", {"limit": limit})
-    if due:
-        yield from promote_rows(due)
-    return len(due)
-
-
-def promote_rows(due: Rows) -> Script[None]:
-    """Move locked deferred rows. Writes: deferred, ready."""
-    yield [Each("deferred_delete", [(row[0], row[7]) for row in due]), Each("ready_insert", due)]
-
-
-@procedure
-def recover(limit: int = RECOVER_MAX, *, command: Command = FRESH) -> Script[int]:
-    """
-    Settle leases that have ended: queued again, indeterminate, cancelled or dead, as `moves.recover` says.
-
-    Returns: How many. Locks: as `rows.lock`, skipping locked leases. Writes: lease, ready, resting, outcome, event.
-    """
-    return (yield from _recover(limit, command))
-
-
-def _recover(limit: int, command: Command) -> Script[int]:
-    expired = yield Statement("lease_expired", {"limit": limit})
-    if not expired:
-        return 0
-    found = yield from lock_free(identity(row[0]) for row in expired)
-    decided = []
-    for known in found.values():
-        change = moves.recover(known.job, known.now)
-        if change is not None:
-            decided.append((known, change))
-    if decided:
-        yield from save(decided, command)
-    return len(decided)
-
-
-@procedure
-def announce(worker_id: str, kinds: Sequence[str], lifetime: timedelta) -> Script[None]:
-    """
-    Say which kinds a live worker knows.
-
-    Writes: announcement.
-    """
-    yield Statement("announcement_save", {"worker_id": worker_id, "kinds": list(kinds), "lifetime_us": span(lifetime)})
-
-
-@procedure
-def withdraw(worker_id: str) -> Script[None]:
-    """Forget a worker's announcement, and every one that has run out. Writes: announcement."""
-    yield Statement("announcement_delete", {"worker_id": worker_id})
-
-
-@procedure
-def park(limit: int = PROMOTE_MAX, *, places: dict[str, str] | None = None) -> Script[int]:
-    """
-    Move ready jobs that no live worker knows, or that are held, out of the way of claims, and bring back the others.
-
-    Attempts and generations stay; the single claim looks among parked rows all the same.
-
-    Args:
-        places: By queue the lane to begin with. Where a queue has more lanes than one pass sees, it is noted here where
-            the next pass should begin; whoever forgets it sees the first lanes again.
-    Returns: How many moved. Locks: the rows moved, skipping locked ones. Writes: ready, resting.
-    """
-    begin = {} if places is None else places
-    fronts, back = yield [
-        Statement("ready_fronts", {"queues": list(begin), "lanes": list(begin.values()), "limit": LANES_MAX}),
-        Statement("resting_claimable", {"limit": limit}),
-    ]
-    lanes: dict[str, dict[str, None]] = {}
-    for queue, lane, *_ in fronts:
-        lanes.setdefault(queue, {})[lane] = None
-    asked = []
-    begin.clear()
-    for queue, seen in lanes.items():
-        # Only what stands in the way of a claim: a row deeper in a lane costs nothing until it comes to the front.
-        most = PARK_FRONT if len(seen) == 1 else max(PARK_LANE, PARK_FRONT // len(seen))
-        asked += [(queue, lane, most) for lane in seen]
-        if len(seen) == LANES_MAX:
-            begin[queue] = next(reversed(seen))
-    away: Rows = yield Each("ready_unclaimable", asked)
-    parked = [(row[0], row[1], "queued", row[-1], *row[2:11], None, None, *row[11:13], None) for row in away]
-    yield [
-        Each("ready_delete", [(row[0], row[7]) for row in away]),
-        Each("resting_insert", parked),
-        Each("resting_delete", [(row[0], row[7]) for row in back]),
-        Each("ready_insert", back),
-    ]
-    return len(away) + len(back)
-
-
-@procedure
-def forget_claims(age: timedelta) -> Script[None]:
-    """Forget claim ids older than any lease they could still stand for. Writes: claim."""
-    now = (yield Statement("clock"))[0][0]
-    yield Statement("claim_prune", {"before": now - span(age)})

@@ -29,17 +29,9 @@ from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
-from tenure.procedures.claim import (
-    LANES_MAX,
-    PROMOTE_MAX,
-    Claim,
-    by_urgency,
-    check_claim,
-    grant,
-    promote_rows,
-    still_held,
-)
+from tenure.procedures.claim import Claim, by_urgency, check_claim, grant, still_held
 from tenure.procedures.records import document_of, effects_by_job, identity, lease_of, placed, span
+from tenure.procedures.upkeep import LANES_MAX, PROMOTE_MAX, promote_rows
 from tenure.rules.effect import Effect
 from tenure.rules.fairness import LONG_TURN, Turn, plan, stopped
 from tenure.rules.job import Job
@@ -244,15 +236,13 @@ def claim_batch(
 
 
 @procedure(reads=True)
-def read_effects(claims: Sequence[Claimed]) -> Script[None]:
+def read_effects(job_ids: Sequence[UUID]) -> Script[dict[UUID, tuple[Effect, ...]]]:
     """
-    Read the effects of jobs that were claimed before, for the records of their claims.
+    Read the effects of jobs that were claimed before, for the records of their claims; see `effects_by_job`.
 
     Apart from the claim, whose commit goes along with its statement: only the holder of the lease writes them.
     """
-    effects = effects_by_job((yield Each("effect_read", [(one.lease.job_id,) for one in claims])))
-    for one in claims:
-        one.has(effects.get(one.lease.job_id, ()))
+    return effects_by_job((yield Each("effect_read", [(job_id,) for job_id in job_ids])))
 
 
 class _Ask:
