@@ -332,7 +332,9 @@ def begin_effect(
     declared = Terms(check_provider_name(provider)) if isinstance(provider, str) else terms(provider)
     return _begun(
         effects.begin_effect(
-            check_lease(lease), name, request_digest(request), declared, deadline, resend=resend, tenant=scope.tenant
+            effects.Beginning(
+                check_lease(lease), name, request_digest(request), declared, deadline, resend, scope.tenant
+            )
         )
     )
 
@@ -350,7 +352,7 @@ def finish_effect(scope: Scope, lease: Lease, *, name: str, outcome: Outcome) ->
     Raises:
         LeaseLost: Refused; what the outcome proves is stored as evidence in the same transaction.
     """
-    return effects.finish_for_job(check_lease(lease), name, outcome, tenant=scope.tenant)
+    return effects.finish_for_job(effects.Finishing(check_lease(lease), name, outcome, scope.tenant))
 
 
 def submit_evidence(

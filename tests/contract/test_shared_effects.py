@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from tenure.errors import Conflict, LeaseLost, Uncertain
-from tenure.procedures.effect import begin_effect, begin_effects, finish_effect, finish_effects
+from tenure.procedures.effect import Beginning, Finishing, begin_effect, begin_effects, finish_effect, finish_effects
 from tenure.rules.dispatch import Begun
 from tenure.rules.effect import Effect
 from tenure.rules.lease import Lease
@@ -33,7 +33,7 @@ OUTCOMES: list[Outcome] = [
 
 
 def beginning(lease: Lease, name: str = "send", digest: str = "v1:0") -> Procedure[Begun]:
-    return begin_effect(lease, name, digest, TERMS, timedelta(seconds=20))
+    return begin_effect(Beginning(lease, name, digest, TERMS, timedelta(seconds=20)))
 
 
 def held(bench: Bench, count: int, *, start: bool = True) -> list[Lease]:
@@ -58,10 +58,12 @@ def test_a_batch_writes_what_each_of_them_writes_alone(bench: Bench, start: bool
 
     before = bench.snapshot()
     ends = list(zip(leases, OUTCOMES, strict=True))
-    together_ended = bench.run(finish_effects([finish_effect(lease, "send", outcome) for lease, outcome in ends]))
+    together_ended = bench.run(
+        finish_effects([finish_effect(Finishing(lease, "send", outcome)) for lease, outcome in ends])
+    )
     ended = bench.dump()
     bench.restore(before)
-    assert together_ended == [bench.run(finish_effect(lease, "send", outcome)) for lease, outcome in ends]
+    assert together_ended == [bench.run(finish_effect(Finishing(lease, "send", outcome))) for lease, outcome in ends]
     assert alike(ended) == alike(bench.dump())
     assert {one.state.value for one in together_ended if isinstance(one, Effect)} == {
         "succeeded", "failed_before_dispatch", "rejected", "unknown"
@@ -73,7 +75,7 @@ def test_one_that_is_refused_leaves_the_others_alone(bench: Bench) -> None:
     bench.run(beginning(open_))
     for lease in (other, sent):
         bench.run(beginning(lease))
-        bench.run(finish_effect(lease, "send", Succeeded(RECEIPT)))
+        bench.run(finish_effect(Finishing(lease, "send", Succeeded(RECEIPT))))
     bench.service.revoke_job(stale.job_id, reason="no more", actor="op:1")
     asked = [beginning(good), beginning(stale), beginning(open_), beginning(other, digest="v1:1"), beginning(sent)]
     answers = bench.run(begin_effects(asked))
@@ -97,7 +99,9 @@ def test_two_effects_of_one_job_do_not_go_together(bench: Bench) -> None:
     assert second is None
     assert isinstance(bench.run(beginning(lease, "b")), Begun)
     ended = bench.run(
-        finish_effects([finish_effect(lease, "a", Succeeded(1)), finish_effect(lease, "b", Succeeded(2))])
+        finish_effects(
+            [finish_effect(Finishing(lease, "a", Succeeded(1))), finish_effect(Finishing(lease, "b", Succeeded(2)))]
+        )
     )
     assert isinstance(ended[0], Effect)
     assert ended[1] is None
@@ -112,13 +116,16 @@ def test_an_outcome_that_is_refused_is_left_to_the_call_of_its_own(bench: Bench)
     lost, kept = held(bench, 2)
     bench.run(begin_effects([beginning(lost), beginning(kept)]))
     bench.service.revoke_job(lost.job_id, reason="no more", actor="op:1")
-    ends = [finish_effect(lost, "send", Succeeded(RECEIPT)), finish_effect(kept, "send", Succeeded(RECEIPT))]
+    ends = [
+        finish_effect(Finishing(lost, "send", Succeeded(RECEIPT))),
+        finish_effect(Finishing(kept, "send", Succeeded(RECEIPT))),
+    ]
     refused, settled = bench.run(finish_effects(ends))
     assert refused is None
     assert isinstance(settled, Effect)
     assert bench.table("evidence", lost.job_id) == []
     with pytest.raises(LeaseLost):
-        bench.run(finish_effect(lost, "send", Succeeded(RECEIPT)))
+        bench.run(finish_effect(Finishing(lost, "send", Succeeded(RECEIPT))))
     assert len(bench.table("evidence", lost.job_id)) == 1
     assert bench.table("evidence", kept.job_id) == []
 
@@ -135,14 +142,13 @@ def test_a_batch_that_is_run_again_answers_itself(bench: Bench) -> None:
     ]
     assert all(isinstance(one, Begun) and one.send for one in again)
     assert {type(one) for one in bench.run(begin_effects([beginning(lease) for lease in leases]))} == {Uncertain}
-    finish = finish_effects([finish_effect(lease, "send", Succeeded(RECEIPT)) for lease in leases])
+    finish = finish_effects([finish_effect(Finishing(lease, "send", Succeeded(RECEIPT))) for lease in leases])
     assert bench.dump() == before
     ended = bench.run(finish)
     before = bench.dump()
     assert bench.run(finish) == ended
-    assert bench.run(finish_effects([finish_effect(lease, "send", Succeeded(RECEIPT)) for lease in leases])) == [
-        None, None
-    ]  # fmt: skip
+    anew = finish_effects([finish_effect(Finishing(lease, "send", Succeeded(RECEIPT))) for lease in leases])
+    assert bench.run(anew) == [None, None]
     assert bench.dump() == before
 
 
@@ -153,4 +159,4 @@ def test_an_unknown_job_is_refused_as_by_itself(bench: Bench) -> None:
     answers = bench.run(begin_effects([beginning(nobody), beginning(lease)]))
     assert type(answers[0]).__name__ == "NotFound"
     assert isinstance(answers[1], Begun)
-    assert bench.run(finish_effects([finish_effect(nobody, "send", Succeeded(1))])) == [None]
+    assert bench.run(finish_effects([finish_effect(Finishing(nobody, "send", Succeeded(1)))])) == [None]

@@ -24,7 +24,7 @@ import pytest
 
 from tenure import Succeeded, Tenure, open_store
 from tenure.procedures.claim_batch import Cursor
-from tenure.procedures.effect import begin_effect, finish_effect
+from tenure.procedures.effect import Beginning, Finishing, begin_effect, finish_effect
 from tenure.procedures.hold import completing, hold, renew
 from tenure.procedures.inspect import find_by_key, get_job, list_events
 from tenure.procedures.publish import close_publish, open_publish
@@ -105,8 +105,8 @@ class Line:
             tx.run(close_publish(lease, new_id()))
 
     def _act(self, lease: Any) -> None:
-        self.store.run(begin_effect(lease, "act", "d" * 64, Terms("desk"), timedelta(seconds=5)))
-        self.store.run(finish_effect(lease, "act", Succeeded({"receipt": "r"})))
+        self.store.run(begin_effect(Beginning(lease, "act", "d" * 64, Terms("desk"), timedelta(seconds=5))))
+        self.store.run(finish_effect(Finishing(lease, "act", Succeeded({"receipt": "r"}))))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from tenure.connectors.provider import lookup_bounded, terms
 from tenure.connectors.simulator import Simulator
 from tenure.errors import Unavailable
 from tenure.journal.receipts import ReceiptJournal
-from tenure.procedures.effect import begin_effect, begin_effects, finish_effect, finish_effects
+from tenure.procedures.effect import Beginning, Finishing, begin_effect, begin_effects, finish_effect, finish_effects
 from tenure.procedures.hold import hold, releasing, renew
 from tenure.procedures.upkeep import announce, forget_claims, park, promote, recover, withdraw
 from tenure.rules.digest import request_digest
@@ -174,12 +174,14 @@ def shares_transactions(process: Process) -> None:
     leases = [process.claimed(), process.claimed()]
     declared, digest = terms(process.mailer), request_digest(MAIL)
     limit = timedelta(seconds=10)
-    begun = process.store.run(begin_effects([begin_effect(one, "mail", digest, declared, limit) for one in leases]))
+    begun = process.store.run(
+        begin_effects([begin_effect(Beginning(one, "mail", digest, declared, limit)) for one in leases])
+    )
     ends = []
     for lease, one in zip(leases, begun, strict=True):
         assert isinstance(one, Begun)
         outcome: Any = wait(process.mailer.send(MAIL, one.effect.operation_key))  # type: ignore[arg-type]
-        ends.append(finish_effect(lease, "mail", outcome))
+        ends.append(finish_effect(Finishing(lease, "mail", outcome)))
     process.store.run(finish_effects(ends))
     for lease in leases:
         process.service.complete_job(lease, result=None)

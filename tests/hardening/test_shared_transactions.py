@@ -13,7 +13,7 @@ import pytest
 import tenure
 from tenure.errors import Uncertain
 from tenure.procedures.complete_batch import complete_batch, completion
-from tenure.procedures.effect import begin_effect, begin_effects, finish_effect, finish_effects
+from tenure.procedures.effect import Beginning, Finishing, begin_effect, begin_effects, finish_effect, finish_effects
 from tenure.rules.dispatch import Begun
 from tenure.rules.effect import Effect, EffectState
 from tenure.rules.outcome import FailedBeforeDispatch, Outcome, Succeeded, Terms, Unknown
@@ -50,12 +50,12 @@ def running(store: Store) -> tenure.Lease:
 
 
 def beginning(lease: tenure.Lease, name: str) -> Procedure[Begun]:
-    return begin_effect(lease, name, "v1:0", TERMS, timedelta(seconds=20))
+    return begin_effect(Beginning(lease, name, "v1:0", TERMS, timedelta(seconds=20)))
 
 
 def left(store: Store, lease: tenure.Lease, name: str, outcome: Outcome) -> None:
     store.run(beginning(lease, name))
-    store.run(finish_effect(lease, name, outcome))
+    store.run(finish_effect(Finishing(lease, name, outcome)))
 
 
 def state(store: Store, lease: tenure.Lease, name: str) -> EffectState:
@@ -95,7 +95,7 @@ def test_a_batch_that_is_run_again_gives_what_it_began_and_ended(store: Store, l
         (answer,) = store.run(begun)
         assert isinstance(answer, Begun)
         assert answer.send
-    ended = finish_effects([finish_effect(lease, "one", Succeeded(1))])
+    ended = finish_effects([finish_effect(Finishing(lease, "one", Succeeded(1)))])
     for _ in range(2):
         (settled,) = store.run(ended)
         assert isinstance(settled, Effect)
@@ -106,11 +106,11 @@ def test_a_batch_that_is_run_again_gives_what_it_began_and_ended(store: Store, l
 def test_an_outcome_that_was_not_written_is_not_taken_as_written(store: Store, lease: tenure.Lease) -> None:
     for name in ("one", "two"):
         store.run(beginning(lease, name))
-    batch = finish_effects([finish_effect(lease, name, Succeeded(name)) for name in ("one", "two")])
+    batch = finish_effects([finish_effect(Finishing(lease, name, Succeeded(name))) for name in ("one", "two")])
     for _ in range(2):
         assert store.run(batch)[1] is None
     assert state(store, lease, "two") is EffectState.PENDING
-    store.run(finish_effect(lease, "two", Succeeded("two")))
+    store.run(finish_effect(Finishing(lease, "two", Succeeded("two"))))
     assert state(store, lease, "two") is EffectState.SUCCEEDED
 
 
@@ -130,7 +130,7 @@ def test_a_completion_sees_the_effect_that_it_waited_for(postgres_database: str,
         with other.transaction() as tx:
             tx.run(beginning(lease, "send"))
             if settled:
-                tx.run(finish_effect(lease, "send", Succeeded(1)))
+                tx.run(finish_effect(Finishing(lease, "send", Succeeded(1))))
             completed = pool.submit(store.run, complete_batch([end]))
             until = time.monotonic() + PATIENCE
             while watch.execute(WAITING).fetchone() == (0,):

@@ -152,11 +152,13 @@ class Stored:
         match name:
             case "begin":
                 terms = machine.forms.terms
-                return effect.begin_effect(lease, EFFECT_NAME, DIGEST, terms, timeout, resend=given[0])
+                return effect.begin_effect(
+                    effect.Beginning(lease, EFFECT_NAME, DIGEST, terms, timeout, resend=given[0])
+                )
             case "mark":
                 return effect.mark_dispatched(lease, self.bare_key)
             case "finish":
-                return effect.finish_effect(lease, EFFECT_NAME, given[1])
+                return effect.finish_effect(effect.Finishing(lease, EFFECT_NAME, given[1]))
             case _:
                 assert name == "publish", name
                 return publish.close_publish(lease, uuid4())

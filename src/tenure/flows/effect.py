@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from tenure.errors import Unavailable, Uncertain
-from tenure.procedures.effect import begin_effect, finish_effect
+from tenure.procedures.effect import Beginning, Finishing, begin_effect, finish_effect
 from tenure.rules.dispatch import Begun
 from tenure.rules.effect import Effect
 from tenure.rules.lease import Lease
@@ -57,12 +57,12 @@ def perform(
         Uncertain: The call was made and its outcome could not be recorded.
         LeaseLost: The lease was lost during the call; what the call proved is stored as evidence.
     """
-    begun = yield from transact(begin_effect(lease, name, digest, terms, timeout, resend=resend))
+    begun = yield from transact(begin_effect(Beginning(lease, name, digest, terms, timeout, resend)))
     if not begun.send:
         return Performed(begun.effect, None)
     outcome: Outcome = yield from call("send", send, begun)
     try:
-        effect = yield from transact(finish_effect(lease, name, outcome))
+        effect = yield from transact(finish_effect(Finishing(lease, name, outcome)))
     except Unavailable as gone:
         kept = yield from call("keep", keep, begun.effect, outcome)
         proof = "its receipt is in the journal and is handed in when the database is back"

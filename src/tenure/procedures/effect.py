@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from tenure.errors import Conflict, IllegalMove, LeaseLost, NotFound, TenureError, echo
@@ -19,6 +19,45 @@ from tenure.rules.outcome import Evidence, FailedBeforeDispatch, Outcome, Terms
 from tenure.yields import FRESH, AfterCommit, Command, Each, Procedure, Script, Statement, procedure
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """
+    The intent of one call, as the holder of a lease asks for it.
+
+    Attributes:
+        digest: Digest of the request's canonical bytes.
+        timeout: The call's own limit.
+    """
+
+    lease: Lease
+    name: str
+    digest: str
+    terms: Terms
+    timeout: timedelta
+    resend: bool = False
+    tenant: str | None = None
+
+    def decide(self, job: Job, now: datetime) -> Change:
+        """See `rules.dispatch.begin`."""
+        return dispatch.begin(
+            job, self.lease, self.name, self.digest, self.terms, self.timeout, now, resend=self.resend
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Finishing:
+    """How one call ended, as the holder of a lease tells it."""
+
+    lease: Lease
+    name: str
+    outcome: Outcome
+    tenant: str | None = None
+
+    def decide(self, job: Job, stored: Sequence[StoredEvidence], now: datetime) -> Change:
+        """See `rules.dispatch.finish`."""
+        return dispatch.finish(job, self.lease, self.name, self.outcome, stored, now)
+
+
 @procedure
 def begin_effects(
     values: Sequence[Procedure[Begun]], *, command: Command = FRESH
@@ -28,28 +67,48 @@ def begin_effects(
 
     Locks: as `rows.lock`. Writes: effect, intent, lease, event.
     """
-    found = yield from lock(one.args[0].job_id for one in values)
+    return (yield from _begin([one.args[0] for one in values], command))
+
+
+@procedure(batch=begin_effects)
+def begin_effect(asked: Beginning, *, command: Command = FRESH) -> Script[Begun]:
+    """
+    Commit the intent of one call; see `rules.dispatch.begin`.
+
+    Returns:
+        Whether the call is to be made and how long it may take, or the receipt of an earlier attempt.
+    Locks: as `rows.lock`. Writes: effect, intent, lease, event.
+    """
+    (answer,) = yield from _begin([asked], command)
+    if isinstance(answer, TenureError):
+        raise answer
+    assert answer is not None, "only the second of a job is left out"
+    return answer
+
+
+def _begin(asks: Sequence[Beginning], command: Command) -> Script[list[Begun | TenureError | None]]:
+    found = yield from lock(one.lease.job_id for one in asks)
     done = yield from done_before(command, found)
     answers: list[Begun | TenureError | None] = []
     decided: list[tuple[Placed, Change]] = []
     met: set[UUID] = set()
-    for one in values:
-        lease, name = one.args[:2]
-        if lease.job_id in met:
+    for one in asks:
+        job_id = one.lease.job_id
+        if job_id in met:
             # One of a job at a time, whatever became of the first: the next has to see what that one writes, and where
             # the call is run again, what was written for a job is the first one's and nobody else's.
             answers.append(None)
             continue
-        met.add(lease.job_id)
+        met.add(job_id)
         try:
-            known = in_scope(found, lease.job_id, one.kwargs.get("tenant"))
-            effect = find_effect(known.job, name)
-            if effect is not None and lease.job_id in done:
-                answers.append(_known(effect, known))
+            known = in_scope(found, job_id, one.tenant)
+            effect = find_effect(known.job, one.name)
+            if effect is not None and job_id in done:
+                # Our own intent, whose commit we did not hear of: the call was not made yet.
+                left = max(effect.deadline_at - known.now, timedelta(0))
+                answers.append(Begun(effect, effect.is_open, left))
                 continue
-            _, _, digest, terms, timeout = one.args
-            resend = one.kwargs.get("resend", False)
-            change = dispatch.begin(known.job, lease, name, digest, terms, timeout, known.now, resend=resend)
+            change = one.decide(known.job, known.now)
         except TenureError as refused:
             answers.append(refused)
             continue
@@ -58,43 +117,6 @@ def begin_effects(
     if decided:
         yield from save(decided, command, last=True)
     return answers
-
-
-def _known(effect: Effect, known: Placed) -> Begun:
-    """Our own intent, whose commit we did not hear of: the call was not made yet."""
-    return Begun(effect, effect.is_open, max(effect.deadline_at - known.now, timedelta(0)))
-
-
-@procedure(batch=begin_effects)
-def begin_effect(
-    lease: Lease,
-    name: str,
-    digest: str,
-    terms: Terms,
-    timeout: timedelta,
-    *,
-    resend: bool = False,
-    tenant: str | None = None,
-    command: Command = FRESH,
-) -> Script[Begun]:
-    """
-    Commit the intent of one call; see `rules.dispatch.begin`.
-
-    Args:
-        digest: Digest of the request's canonical bytes.
-        timeout: The call's own limit.
-    Returns:
-        Whether the call is to be made and how long it may take, or the receipt of an earlier attempt.
-    Locks: as `rows.lock`. Writes: effect, intent, lease, event.
-    """
-    known = yield from fetch(lease.job_id, tenant)
-    effect = find_effect(known.job, name)
-    if effect is not None and (yield from repeated(command, known.job.id)):
-        return _known(effect, known)
-    change = dispatch.begin(known.job, lease, name, digest, terms, timeout, known.now, resend=resend)
-    yield from save([(known, change)], command, last=True)
-    begun: Begun = change.answer
-    return begun
 
 
 @procedure
@@ -135,7 +157,8 @@ def finish_effects(
 
     Locks: as `rows.lock`. Writes: effect, evidence, escalation, event.
     """
-    ids = [one.args[0].job_id for one in values]
+    asks: list[Finishing] = [one.args[0] for one in values]
+    ids = [one.lease.job_id for one in asks]
     found = yield from lock(ids)
     done = yield from done_before(command, found)
     stored: dict[UUID, list[StoredEvidence]] = {}
@@ -144,32 +167,30 @@ def finish_effects(
     answers: list[Effect | TenureError | None] = []
     decided: list[tuple[Placed, Change]] = []
     met: set[UUID] = set()
-    for one in values:
-        lease, name, outcome = one.args
-        known = found.get(lease.job_id)
-        if known is None or lease.job_id in met or one.kwargs.get("tenant") not in {None, known.job.tenant}:
-            answers.append(None)  # as in `begin_effects`
+    for one in asks:
+        job_id = one.lease.job_id
+        known = found.get(job_id)
+        if known is None or job_id in met or one.tenant not in {None, known.job.tenant}:
+            answers.append(None)  # as in `_begin`
             continue
-        met.add(lease.job_id)
-        if lease.job_id in done:
-            answers.append(find_effect(known.job, name))
+        met.add(job_id)
+        if job_id in done:
+            answers.append(find_effect(known.job, one.name))
             continue
         try:
-            change = dispatch.finish(known.job, lease, name, outcome, stored.get(lease.job_id, ()), known.now)
+            change = one.decide(known.job, stored.get(job_id, ()), known.now)
         except TenureError:
             answers.append(None)
             continue
         decided.append((known, change))
-        answers.append(change.error or find_effect(change.job, name))
+        answers.append(change.error or find_effect(change.job, one.name))
     if decided:
         yield from save(decided, command, last=True)
     return answers
 
 
 @procedure(batch=finish_effects)
-def finish_effect(
-    lease: Lease, name: str, outcome: Outcome, *, tenant: str | None = None, command: Command = FRESH
-) -> Script[Effect | AfterCommit]:
+def finish_effect(asked: Finishing, *, command: Command = FRESH) -> Script[Effect | AfterCommit]:
     """
     Commit how a call ended; see `rules.dispatch.finish`.
 
@@ -180,39 +201,35 @@ def finish_effect(
         LeaseLost, IllegalMove: After the commit of the evidence.
     Locks: as `rows.lock`. Writes: effect, evidence, escalation, event.
     """
-    answer = yield from _finish(lease, name, outcome, tenant, command)
+    answer = yield from _finish(asked, command)
     if isinstance(answer, AfterCommit):
         return answer
-    settled = find_effect(answer, name)
+    settled = find_effect(answer, asked.name)
     assert settled is not None, "a finished effect has a record"
     return settled
 
 
 @procedure
-def finish_for_job(
-    lease: Lease, name: str, outcome: Outcome, *, tenant: str | None = None, command: Command = FRESH
-) -> Script[Job | AfterCommit]:
+def finish_for_job(asked: Finishing, *, command: Command = FRESH) -> Script[Job | AfterCommit]:
     """See `finish_effect`; gives the job after it."""
-    return (yield from _finish(lease, name, outcome, tenant, command))
+    return (yield from _finish(asked, command))
 
 
-def _finish(
-    lease: Lease, name: str, outcome: Outcome, tenant: str | None, command: Command
-) -> Script[Job | AfterCommit]:
-    known = yield from fetch(lease.job_id, tenant)
+def _finish(asked: Finishing, command: Command) -> Script[Job | AfterCommit]:
+    known = yield from fetch(asked.lease.job_id, asked.tenant)
     again = yield from repeated(command, known.job.id)
-    stored = [evidence_of(row) for row in (yield Each("evidence_read", [(lease.job_id,)]))]
+    stored = [evidence_of(row) for row in (yield Each("evidence_read", [(known.job.id,)]))]
     # An earlier run of this very call was refused, and what the call proved is kept already.
     kept = again and any(record.id == command.id for record in stored)
     if again and not kept:
         return known.job
     try:
-        change = dispatch.finish(known.job, lease, name, outcome, stored, known.now)
+        change = asked.decide(known.job, stored, known.now)
     except (LeaseLost, IllegalMove) as refused:
         if kept:
             return AfterCommit(refused)
         disputed = any(one.contradicts for one in stored)
-        change = yield from _late(known, lease, name, outcome, refused, command, disputed=disputed)
+        change = yield from _late(known, asked, refused, command, disputed=disputed)
         if isinstance(refused, IllegalMove) and not any(one.contradicts for one in change.evidence):
             raise
     yield from save([(known, change)], command, last=True)
@@ -220,22 +237,15 @@ def _finish(
 
 
 def _late(
-    known: Placed,
-    lease: Lease,
-    name: str,
-    outcome: Outcome,
-    lost: LeaseLost | IllegalMove,
-    command: Command,
-    *,
-    disputed: bool,
+    known: Placed, asked: Finishing, lost: LeaseLost | IllegalMove, command: Command, *, disputed: bool
 ) -> Script[Change]:
-    effect = find_effect(known.job, name)
-    evidence = None if effect is None else dispatch.evidence_of(outcome, effect)
+    effect = find_effect(known.job, asked.name)
+    evidence = None if effect is None else dispatch.evidence_of(asked.outcome, effect)
     if effect is None or evidence is None:
         raise lost
     # A rejected effect may have been reopened under a new key meanwhile: the call was made under the key of its intent.
-    keys = [operation_key(known.job.kind, known.job.id, name, ordinal) for ordinal in range(effect.ordinal + 1)]
-    attempt = lease.attempt_id
+    keys = [operation_key(known.job.kind, known.job.id, asked.name, ordinal) for ordinal in range(effect.ordinal + 1)]
+    attempt = asked.lease.attempt_id
     found = yield [Statement("intent_find", {"operation_key": key, "attempt_id": attempt}) for key in keys]
     own = [
         key for key, owners in zip(keys, found, strict=True) if any(identity(row[1]) == known.job.id for row in owners)
@@ -243,8 +253,8 @@ def _late(
     if not own:
         raise lost
     key = own[-1]
-    record = dispatch.stored_evidence(command.id, key, lease.attempt_id, evidence, known.now)
-    return dispatch.receive(known.job, key, lease.attempt_id, record, known.now, error=lost, disputed=disputed)
+    record = dispatch.stored_evidence(command.id, key, attempt, evidence, known.now)
+    return dispatch.receive(known.job, key, attempt, record, known.now, error=lost, disputed=disputed)
 
 
 @procedure
