@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from tenure.errors import Conflict, Invalid
-from tenure.procedures.records import Placed, effects_by_job, identity, placed, with_effects
+from tenure.procedures.records import JOB_ID, Placed, effects_by_job, identity, placed, with_effects
 from tenure.procedures.rows import read, save
 from tenure.procedures.upkeep import LANES_MAX, PROMOTE_MAX, RECOVER_MAX, promote, settle_expired
 from tenure.rules import moves
@@ -125,14 +125,14 @@ def _front(queue: str, filters: Mapping[str, Any], limit: int) -> Script[Rows]:
     if not rows or rows[0][-1] is None:
         return [row[:-1] for row in rows]
     yield Statement("queue_turn", {"name": queue, "lane": rows[-1][-1]})
-    picked = {identity(row[1]): row[:-1] for row in rows}
+    picked = {identity(row[JOB_ID]): row[:-1] for row in rows}
     rounds, before = 1, 0
     while before < len(picked) < limit:
         # Rows that are ours already are given again, and twice as many rounds cost a few statements at most.
         rounds, before = 2 * rounds, len(picked)
         for row in (yield Statement("ready_front", {"rounds": rounds, **asked})):
             if len(picked) < limit:
-                picked.setdefault(identity(row[1]), row[:-1])
+                picked.setdefault(identity(row[JOB_ID]), row[:-1])
     return list(picked.values())
 
 

@@ -30,7 +30,23 @@ from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from tenure.procedures.claim import Claim, by_urgency, check_claim, grant, still_held
-from tenure.procedures.records import document_of, effects_by_job, identity, lease_of, placed, span
+from tenure.procedures.records import (
+    ERROR_CODE,
+    GENERATION,
+    JOB_ID,
+    KIND,
+    LANE,
+    PRIORITY,
+    QUEUE,
+    RUN_AT,
+    TENANT,
+    document_of,
+    effects_by_job,
+    identity,
+    lease_of,
+    placed,
+    span,
+)
 from tenure.procedures.upkeep import LANES_MAX, PROMOTE_MAX, promote_rows
 from tenure.rules.effect import Effect
 from tenure.rules.fairness import LONG_TURN, Turn, plan, stopped
@@ -54,7 +70,7 @@ class Entry(NamedTuple):
     Where the probe of a lane begins; there are hundreds of them in a look, so they are made as cheaply as possible.
 
     Attributes:
-        below: Lower priorities of the lane are taken too; otherwise they have entries of their own.
+        fair: A lane of a fair queue: its lower priorities are taken too. On a plain one each of them has its own entry.
         weight: Jobs in one turn.
     """
 
@@ -63,7 +79,7 @@ class Entry(NamedTuple):
     priority: int
     run_at: int
     job_id: UUID
-    below: bool = False
+    fair: bool = False
     weight: int = 1
 
 
@@ -74,18 +90,18 @@ class Cursor:
 
     Attributes:
         entries: In the order of service; none means that the next claim looks first.
-        parts: Fair queues of which not every lane was seen.
+        partly_seen: Fair queues of which not every lane was seen.
         took: Seconds of the last look, counted by the database.
     """
 
     entries: tuple[Entry, ...] = ()
-    parts: frozenset[str] = frozenset()
+    partly_seen: frozenset[str] = frozenset()
     took: float = 0.0
 
     def good_for(self, longest: float) -> float:
         """Say after how many seconds a worker should look anew: a tenant that is new has to wait for it."""
         # Where a look does not see every lane, a new one is found when the round comes to it.
-        new = any(entry.below and entry.queue not in self.parts for entry in self.entries)
+        new = any(entry.fair and entry.queue not in self.partly_seen for entry in self.entries)
         return min(longest, LOOK_PART * self.took) if new else longest
 
 
@@ -109,11 +125,11 @@ class Claimed:
     def __init__(self, row: Row) -> None:
         self._row = row
         # A job of the first generation was never claimed before and has none.
-        self._effects: tuple[Effect, ...] | None = () if row[4] == 1 else None
+        self._effects: tuple[Effect, ...] | None = () if row[GENERATION] == 1 else None
         self._job: Job | None = None
-        self.tenant: str = row[2]
-        self.kind: str = row[27]
-        self.error_code: str | None = row[19]
+        self.tenant: str = row[TENANT]
+        self.kind: str = row[KIND]
+        self.error_code: str | None = row[ERROR_CODE]
         self.lease = lease_of(row)
 
     @property
@@ -206,33 +222,33 @@ def claim_batch(
     check_claim(worker_id, limit, organization, names)
     if lease_duration is not None:
         check_duration(lease_duration)
+    turns = dict(turns or {})
     if command.again:
         # An earlier run of this very call may have committed: its leases carry the call's own id.
         leased = yield Statement("claim_leases", {"claim_id": command.id})
         if leased:
-            return Taken([*(yield from still_held(leased))], turns=dict(turns or {}))
+            return Taken([*(yield from still_held(leased))], turns=turns)
     ask = _Ask(worker_id, list(kinds), tenant, organization, lease_duration, command)
     claims: list[Claim | Claimed] = []
-    stand = dict(turns or {})
     rows: list[Row] = []
     if cursor is None or not cursor.entries:
-        found, cursor = yield from _look(queues, ask, stand, limit, min(lost, limit))
+        found, cursor = yield from _look(queues, ask, turns, limit, min(lost, limit))
         if found:
             claims += yield from grant(found, worker_id, start=True, duration=lease_duration, command=command)
+            ask.before = len(claims)
     for _ in range(TRIES_MAX):
-        if not cursor.entries and cursor.parts:
+        if not cursor.entries and cursor.partly_seen:
             # What was seen is used up, and there are other lanes.
-            _, cursor = yield from _look(queues, ask, stand, limit, 0)
-        ask.before = len(claims)
-        rows, cursor = yield from _take(cursor, ask, stand, limit - len(claims))
+            _, cursor = yield from _look(queues, ask, turns, limit, 0)
+        rows, cursor = yield from _take(cursor, ask, turns, limit - len(claims))
         claims += [Claimed(row) for row in rows]
-        if len(claims) == limit or not cursor.parts:
+        if len(claims) == limit or not cursor.partly_seen:
             break
-    if len(claims) == limit or (claims and cursor.parts):
-        return Taken(claims, cursor, stand)
-    found_in = {(row[29], row[0], row[30]) for row in rows}
-    known = [one for one in cursor.entries if not one.below and (one.queue, one.lane, one.priority) in found_in]
-    return Taken(claims, None, stand, tuple(known))
+    if len(claims) == limit or (claims and cursor.partly_seen):
+        return Taken(claims, cursor, turns)
+    found_in = {(row[QUEUE], row[LANE], row[PRIORITY]) for row in rows}
+    known = [one for one in cursor.entries if not one.fair and (one.queue, one.lane, one.priority) in found_in]
+    return Taken(claims, None, turns, tuple(known))
 
 
 @procedure(reads=True)
@@ -250,7 +266,7 @@ class _Ask:
     What is the same for every row that a claim asks for.
 
     Attributes:
-        before: How many it took with earlier statements.
+        before: How many jobs the claim has taken so far.
     """
 
     __slots__ = ("_command", "_same", "before", "scope")
@@ -271,22 +287,31 @@ class _Ask:
         self._command = command
         self.before = 0
 
-    def each(self, shares: Sequence[tuple[Entry, int]], limit: int) -> Each:
-        """Ask for so many rows of each entry, and for `limit` of all."""
+    def take(self, shares: Sequence[tuple[Entry, int]], limit: int, *, last: bool = False) -> Script[list[Row]]:
+        """
+        Take so many rows of each entry, and `limit` of all.
+
+        Args:
+            last: The claim asks nothing after this: the commit may go along.
+        """
         rest = (*self._same, limit, self.before, self._command.id)
-        return Each(
+        asked = Each(
             "claim_batch",
-            [(e.queue, e.lane, e.priority, e.run_at, e.job_id, e.below, share, *rest) for e, share in shares],
+            [(e.queue, e.lane, e.priority, e.run_at, e.job_id, e.fair, share, *rest) for e, share in shares],
         )
+        rows: list[Row]
+        (rows,) = yield Last([asked]) if last else [asked]
+        self.before += len(rows)
+        return rows
 
 
 def _look(
-    queues: Sequence[str] | None, ask: _Ask, stand: Turns, limit: int, lost: int
+    queues: Sequence[str] | None, ask: _Ask, turns: Turns, limit: int, lost: int
 ) -> Script[tuple[list[Row], Cursor]]:
     """Find where the queues begin, and the jobs whose worker was lost."""
     # More lanes than a claim can serve twice over are not worth a look.
     most = min(LANES_MAX, max(LANES_MIN, 2 * limit))
-    begin = {"queues": list(stand), "lanes": [turn.lane for turn in stand.values()], "limit": most}
+    begin = {"queues": list(turns), "lanes": [turn.lane for turn in turns.values()], "limit": most}
     request: list[Statement | Each] = [
         Statement("deferred_due", {"limit": PROMOTE_MAX}),
         Statement("ready_fronts", begin),
@@ -307,22 +332,22 @@ def _cursor(fronts: list[Row], queues: Sequence[str] | None, most: int) -> Curso
     for row in fronts:
         lanes.setdefault(row[0], {}).setdefault(row[1], []).append(row)
     entries = []
-    parts = set()
+    partly_seen = set()
     for queue in by_urgency(fronts) if queues is None else dict.fromkeys(queues):
         seen = lanes.get(queue, {})
         fair = len(seen) > 1 or "" not in seen
         for rows in seen.values():
             # The lane without a name is a plain queue's, with an entry for each priority, or one lane among others.
             entries += [
-                Entry(row[0], row[1], row[2], row[3], identity(row[4]), fair, row[5])
-                for row in (rows[:1] if fair else rows)
+                Entry(queue, lane, priority, run_at, identity(job_id), fair, weight)
+                for _, lane, priority, run_at, job_id, weight, _ in (rows[:1] if fair else rows)
             ]
         if len(seen) >= most:
-            parts.add(queue)
-    return Cursor(tuple(entries), frozenset(parts), fronts[-1][6] / 1e6 if fronts else 0.0)
+            partly_seen.add(queue)
+    return Cursor(tuple(entries), frozenset(partly_seen), fronts[-1][6] / 1e6 if fronts else 0.0)
 
 
-def _take(cursor: Cursor, ask: _Ask, stand: dict[str, Turn], limit: int) -> Script[tuple[list[Row], Cursor]]:
+def _take(cursor: Cursor, ask: _Ask, turns: dict[str, Turn], limit: int) -> Script[tuple[list[Row], Cursor]]:
     """
     Take rows queue by queue, fair queues lane by lane.
 
@@ -331,22 +356,20 @@ def _take(cursor: Cursor, ask: _Ask, stand: dict[str, Turn], limit: int) -> Scri
     taken: list[Row] = []
     kept: list[Entry] = []
     used_up = False
-    for fair, group in groupby(cursor.entries, key=lambda entry: entry.queue if entry.below else None):
+    for fair, group in groupby(cursor.entries, key=lambda entry: entry.queue if entry.fair else None):
         entries = list(group)
         rest = limit - len(taken)
         if not rest:
             kept += entries
         elif fair is None:
-            request = [ask.each([(entry, rest) for entry in entries], rest)]
-            # A claim of plain queues is this one statement, and its commit goes along.
-            alone = len(entries) == len(cursor.entries) and not cursor.parts
-            (rows,) = yield Last(request) if alone else request
-            ask.before += len(rows)
+            # A claim of plain queues is this one statement.
+            alone = len(entries) == len(cursor.entries) and not cursor.partly_seen
+            rows = yield from ask.take([(entry, rest) for entry in entries], rest, last=alone)
             taken += rows
             kept += _moved_on(entries, rows)
         else:
-            whole = fair not in cursor.parts
-            rows, left = yield from (_go_round if whole else _go_on)(entries, ask, stand, rest)
+            whole = fair not in cursor.partly_seen
+            rows, left = yield from (_go_round if whole else _go_on)(entries, ask, turns, rest)
             taken += rows
             kept += left
             # Other lanes of this queue, which the next look sees, come before other queues.
@@ -357,7 +380,7 @@ def _take(cursor: Cursor, ask: _Ask, stand: dict[str, Turn], limit: int) -> Scri
 
 
 def _go_round(
-    entries: list[Entry], ask: _Ask, stand: dict[str, Turn], limit: int
+    entries: list[Entry], ask: _Ask, turns: dict[str, Turn], limit: int
 ) -> Script[tuple[list[Row], list[Entry]]]:
     """
     Share a claim out among all lanes of one queue.
@@ -370,13 +393,12 @@ def _go_round(
     for _ in range(PASSES_MAX):
         by_lane = {entry.lane: entry for entry in ring}
         weights = [(entry.lane, entry.weight) for entry in ring]
-        shares, turn = plan(weights, stand.get(queue), limit - len(taken), whole=True)
+        shares, turn = plan(weights, turns.get(queue), limit - len(taken), whole=True)
         assert turn is not None, "somebody was given a share"
-        stand[queue] = turn
-        rows = yield ask.each([(by_lane[lane], share) for lane, share in shares], limit - len(taken))
-        ask.before += len(rows)
+        turns[queue] = turn
+        rows = yield from ask.take([(by_lane[lane], share) for lane, share in shares], limit - len(taken))
         taken += rows
-        given = Counter(row[0] for row in rows)
+        given = Counter(row[LANE] for row in rows)
         short = {lane for lane, share in shares if given[lane] < share}
         ring = _from_turn([entry for entry in _moved_on(ring, rows) if entry.lane not in short], ring, turn)
         if len(taken) == limit or not ring:
@@ -385,7 +407,7 @@ def _go_round(
 
 
 def _go_on(
-    entries: list[Entry], ask: _Ask, stand: dict[str, Turn], limit: int
+    entries: list[Entry], ask: _Ask, turns: dict[str, Turn], limit: int
 ) -> Script[tuple[list[Row], list[Entry]]]:
     """
     Give the next lanes of one queue a turn each, until there is enough: there are more than were seen.
@@ -396,14 +418,13 @@ def _go_on(
     # One job of each would do; one lane more, because the first may have had its turn.
     asked = entries[: max(LANES_MIN, limit + 1)]
     by_lane = {entry.lane: entry for entry in asked}
-    turns = [(entry.lane, LONG_TURN * entry.weight) for entry in asked]
-    everybody = sum(turn for _, turn in turns)
-    shares, _ = plan(turns, stand.get(queue), everybody, whole=False)
+    weights = [(entry.lane, LONG_TURN * entry.weight) for entry in asked]
+    everybody = sum(weight for _, weight in weights)
+    shares, _ = plan(weights, turns.get(queue), everybody, whole=False)
     if not shares:
         return [], []
-    rows = yield ask.each([(by_lane[lane], share) for lane, share in shares], limit)
-    ask.before += len(rows)
-    stand[queue] = turn = stopped(shares, Counter(row[0] for row in rows), full=len(rows) == limit)
+    rows = yield from ask.take([(by_lane[lane], share) for lane, share in shares], limit)
+    turns[queue] = turn = stopped(shares, Counter(row[LANE] for row in rows), full=len(rows) == limit)
     here = [entry.lane for entry in asked].index(turn.lane)
     return rows, _moved_on(entries[here if turn.left else here + 1 :], rows)
 
@@ -417,15 +438,15 @@ def _from_turn(left: list[Entry], ring: list[Entry], turn: Turn) -> list[Entry]:
 
 def _moved_on(entries: Sequence[Entry], rows: list[Row]) -> list[Entry]:
     """Let every entry begin at the last row that was taken of it."""
-    # The first column of a claimed row is its lane; within a lane rows come in the order of service.
-    ends = {(row[29], row[0], row[30]): row for row in rows}
-    lanes = {(row[29], row[0]): row for row in rows}
+    # Within a lane rows come in the order of service.
+    ends = {(row[QUEUE], row[LANE], row[PRIORITY]): row for row in rows}
+    lanes = {(row[QUEUE], row[LANE]): row for row in rows}
     moved = []
     for entry in entries:
         where = (entry.queue, entry.lane)
-        last = lanes.get(where) if entry.below else ends.get((*where, entry.priority))
+        last = lanes.get(where) if entry.fair else ends.get((*where, entry.priority))
         if last is None:
             moved.append(entry)
         else:
-            moved.append(entry._replace(priority=last[30], run_at=last[8], job_id=identity(last[1])))
+            moved.append(entry._replace(priority=last[PRIORITY], run_at=last[RUN_AT], job_id=identity(last[JOB_ID])))
     return moved

@@ -90,6 +90,13 @@ def _document(text: str | None) -> Any:
 # --- records out of rows ----------------------------------------------------------------------------------------------
 
 
+# Where the columns of a place row are that are read before the record is made; `placed` has them all.
+JOB_ID, TENANT, GENERATION, RUN_AT, WORKER_ID, ATTEMPT_ID, EXPIRES_AT, LEASE_US = 1, 2, 4, 8, 9, 10, 11, 12
+ERROR_CODE, KIND, QUEUE, PRIORITY, PAYLOAD = 19, 27, 29, 30, 31
+# A row of `claim_batch` has its lane where others have their place.
+LANE = 0
+
+
 def placed(row: Row, effects: tuple[Effect, ...] = (), escalation: tuple[int, str] | None = None) -> Placed:
     """Build the record from one place row, its effects and its escalation."""
     (
@@ -190,12 +197,19 @@ def placed(row: Row, effects: tuple[Effect, ...] = (), escalation: tuple[int, st
 
 def lease_of(row: Row) -> Lease:
     """Build the lease of a place row that has one."""
-    return Lease(identity(row[1]), row[9], identity(row[10]), row[4], instant(row[11]), timedelta(microseconds=row[12]))
+    return Lease(
+        identity(row[JOB_ID]),
+        row[WORKER_ID],
+        identity(row[ATTEMPT_ID]),
+        row[GENERATION],
+        instant(row[EXPIRES_AT]),
+        timedelta(microseconds=row[LEASE_US]),
+    )
 
 
 def document_of(row: Row) -> tuple[dict[str, Any], str | None]:
     """Read the payload of a place row: the document, and why it cannot be read."""
-    return _payload(row[31])
+    return _payload(row[PAYLOAD])
 
 
 def _payload(text: str) -> tuple[dict[str, Any], str | None]:

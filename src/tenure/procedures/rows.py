@@ -16,6 +16,7 @@ from uuid import UUID
 
 from tenure.errors import NotFound, Unavailable
 from tenure.procedures.records import (
+    JOB_ID,
     Placed,
     effect_row,
     effects_by_job,
@@ -68,7 +69,7 @@ def lock(ids: Iterable[UUID], *, terminal: bool = False) -> Script[dict[UUID, Pl
         missing = [job_id for job_id in missing if job_id not in found]
         if missing and look == 0:
             known = yield Each("place_read", [(job_id,) for job_id in missing])
-            exists = {identity(row[1]) for row in known}
+            exists = {identity(row[JOB_ID]) for row in known}
             missing = [job_id for job_id in missing if job_id in exists]
     if missing:
         raise Unavailable(f"job {missing[0]} moves faster than it can be locked; try again", code="ROW_BUSY")
@@ -107,7 +108,7 @@ def _assemble(places: Sequence[Row], effects: Sequence[Row], escalations: Sequen
     escalated = {identity(row[0]): (row[1], row[2]) for row in escalations}
     found = {}
     for row in places:
-        job_id = identity(row[1])
+        job_id = identity(row[JOB_ID])
         found[job_id] = placed(row, by_job.get(job_id, ()), escalated.get(job_id))
     return found
 
