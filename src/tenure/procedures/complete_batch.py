@@ -17,7 +17,7 @@ from uuid import UUID
 from tenure.errors import Invalid
 from tenure.procedures.records import identity
 from tenure.rules.lease import Lease
-from tenure.rules.payload import RESULT_BYTES_MAX, encode
+from tenure.rules.payload import encode_result
 from tenure.yields import FRESH, Command, Each, Last, Script, Statement, procedure
 
 
@@ -38,10 +38,8 @@ class Completion:
 
 def completion(lease: Lease, tenant: str, result: Any) -> Completion | None:
     """Make a completion; None where the result cannot be stored, which is for the rules to judge."""
-    if result is None:
-        return Completion(lease, tenant, "null")
     try:
-        return Completion(lease, tenant, encode(result, max_bytes=RESULT_BYTES_MAX))
+        return Completion(lease, tenant, encode_result(result))
     except Invalid:
         return None
 

@@ -28,7 +28,7 @@ from tenure.procedures.records import (
     span,
 )
 from tenure.rules.job import Change, Job
-from tenure.rules.payload import encode
+from tenure.rules.payload import encode, encode_result
 from tenure.rules.status import LIVE, TERMINAL, Status
 from tenure.yields import Command, Each, Last, Row, Script
 
@@ -294,7 +294,7 @@ def insert_place(job: Job, place: str, add: Any, claim_id: UUID | None = None) -
             )
         case _:
             assert job.finished_at is not None
-            result = encode(job.result) if job.status is Status.COMPLETED else None
+            result = encode_result(job.result) if job.status is Status.COMPLETED else None
             end = micros(job.finished_at)
             add("outcome_insert", (job.id, job.tenant, job.status.value, run_at, *state, result, *cancel, *error, end))
 

@@ -13,12 +13,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from tenure.errors import CancelRequested, IllegalMove, Invalid, TenureError, Uncertain, echo
+from tenure.errors import CancelRequested, IllegalMove, Invalid, Uncertain, echo
 from tenure.rules.effect import MARK, Effect, EffectState, SettledBy, operation_key
 from tenure.rules.event import EventName
 from tenure.rules.job import Change, Job, find_effect, illegal, move, note, open_boundary, open_named
 from tenure.rules.lease import Lease, check_fence, live
-from tenure.rules.payload import RESULT_BYTES_MAX, clean_text, encode
+from tenure.rules.payload import clean_text, encode_result
 from tenure.rules.retry import backoff, jitter, window_ended
 from tenure.rules.status import LIVE, Status
 
@@ -176,8 +176,9 @@ def complete(job: Job, lease: Lease, result: Any, now: datetime) -> Change:
     dispatched = any(effect.state is EffectState.SUCCEEDED for effect in job.effects) or _open_mark(job) is not None
     if late and not dispatched:
         raise cancel_requested(job)
-    problem = _unstorable(result)
-    if problem is not None:
+    try:
+        encode_result(result)
+    except Invalid as problem:
         message = f"the result cannot be stored: {problem}"
         if open_boundary(job):
             return _indeterminate(job, "RESULT_NOT_STORABLE", message, now)
@@ -429,14 +430,6 @@ def check_error(code: str, message: str) -> tuple[str, str]:
     if not isinstance(code, str) or not code.strip() or not isinstance(message, str) or not message.strip():
         raise Invalid("an error needs a code and a message, both non-empty text", code="ERROR_REQUIRED")
     return clean_text(code, CODE_MAX)[0], clean_text(message)[0]
-
-
-def _unstorable(result: Any) -> str | None:
-    try:
-        encode(result, max_bytes=RESULT_BYTES_MAX)
-    except TenureError as problem:
-        return str(problem)
-    return None
 
 
 def _open_mark(job: Job) -> Effect | None:

@@ -118,6 +118,11 @@ def encode(value: Json, *, max_bytes: int | None = PAYLOAD_BYTES_MAX) -> str:
     return encode_surveyed(value, survey(value, max_bytes=max_bytes), max_bytes=max_bytes)
 
 
+def encode_result(result: Json) -> str:
+    """Write what a handler returned; see `encode`."""
+    return "null" if result is None else encode(result, max_bytes=RESULT_BYTES_MAX)
+
+
 def encode_surveyed(value: Json, traits: int, *, max_bytes: int | None = PAYLOAD_BYTES_MAX) -> str:
     """See `encode`, for a value that `survey` has looked at and found to have these traits."""
     text = write(value, members=dict.items, number=repr) if traits & LONG_INTEGER else _write_json(value)
