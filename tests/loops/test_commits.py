@@ -10,6 +10,7 @@ import pytest
 
 from tenure.errors import Conflict, Invalid, Unavailable
 from tenure.loops.commits import BATCH_MAX, Commits
+from tenure.procedures.rows import ROW_BUSY
 from tenure.stores.contract import AsyncStore
 from tenure.stores.runner import asked, drive
 from tenure.yields import Procedure, Script, procedure
@@ -24,7 +25,7 @@ def put_many(values: Sequence[Procedure[int]]) -> Script[list[int | Exception | 
         if number == 13:
             raise ValueError("one of them is wrong")
         if number in {14, 15}:
-            raise Unavailable("nobody knows", code="ROW_BUSY" if number == 15 else "UNAVAILABLE")
+            raise Unavailable("nobody knows", code=ROW_BUSY if number == 15 else "UNAVAILABLE")
         answers.append(None if number == 7 else Conflict("no") if number == 8 else number)
     return answers
 

@@ -15,14 +15,13 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 from tenure.errors import Unavailable
+from tenure.procedures.rows import ROW_BUSY
 from tenure.stores.contract import AsyncStore
 from tenure.yields import Procedure
 
 T = TypeVar("T")
 
 BATCH_MAX = 100
-# The code of giving up on a row before anything is written.
-_ROW_BUSY = "ROW_BUSY"
 
 _Batch: TypeAlias = Callable[[list[Procedure[Any]]], Procedure[list[Any]]]
 _Waiting: TypeAlias = "deque[tuple[Procedure[Any], asyncio.Future[Any]]]"
@@ -89,7 +88,7 @@ class Commits:
         except Unavailable as gone:
             # It may be written all the same, under the batch's identity: asked again under another one, each would find
             # its own write and take it for somebody else's.
-            answers = [None if gone.code == _ROW_BUSY else Unavailable(str(gone), code=gone.code) for _ in group]
+            answers = [None if gone.code == ROW_BUSY else Unavailable(str(gone), code=gone.code) for _ in group]
         except Exception:  # noqa: BLE001 - one of them may be the reason; each finds out for itself
             answers = [None] * len(group)
         except BaseException:

@@ -35,6 +35,8 @@ from tenure.yields import Command, Each, Last, Row, Script
 # A hot job moves between ready and lease in short transactions; more misses than this mean something else is wrong.
 LOOKS_MAX = 20
 LOOKS_BEFORE_BODY = 5
+# The code of giving up on a row before anything is written.
+ROW_BUSY = "ROW_BUSY"
 
 # --- lock -------------------------------------------------------------------------------------------------------------
 
@@ -72,7 +74,7 @@ def lock(ids: Iterable[UUID], *, terminal: bool = False) -> Script[dict[UUID, Pl
             exists = {identity(row[JOB_ID]) for row in known}
             missing = [job_id for job_id in missing if job_id in exists]
     if missing:
-        raise Unavailable(f"job {missing[0]} moves faster than it can be locked; try again", code="ROW_BUSY")
+        raise Unavailable(f"job {missing[0]} moves faster than it can be locked; try again", code=ROW_BUSY)
     return found
 
 
