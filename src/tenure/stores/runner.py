@@ -111,25 +111,29 @@ def _steps(procedure: Procedure[T]) -> Generator[Requests, list[Rows], T | After
             elif isinstance(request, Each):
                 request = script.send((yield (request,))[0] if request.rows else [])
             elif isinstance(request, Last):
-                last = Closing(one for one in request.requests if isinstance(one, Statement) or one.rows)
-                rows = iter((yield last) if last else [])
-                more = script.send(
-                    [next(rows) if isinstance(one, Statement) or one.rows else [] for one in request.requests]
-                )
+                last = Closing(filter(_is_sent, request.requests))
+                more = script.send(_in_order(request.requests, (yield last) if last else []))
                 assert more is None, f"{procedure!r} asks for more after its last requests"
-            elif all(isinstance(one, Statement) or one.rows for one in request):
-                request = script.send((yield request) if request else [])
             else:
-                sent = [one for one in request if isinstance(one, Statement) or one.rows]
-                rows = iter((yield sent) if sent else [])
-                request = script.send(
-                    [next(rows) if isinstance(one, Statement) or one.rows else [] for one in request],
-                )
+                sent = list(filter(_is_sent, request))
+                request = script.send(_in_order(request, (yield sent) if sent else []))
     except StopIteration as end:
         value: T | AfterCommit = end.value
         return value
     finally:
         script.close()
+
+
+def _is_sent(request: Statement | Each) -> bool:
+    return isinstance(request, Statement) or bool(request.rows)
+
+
+def _in_order(requests: Requests, rows: list[Rows]) -> list[Rows]:
+    """Give every request its rows; none where it was not sent."""
+    if len(rows) == len(requests):
+        return rows
+    sent = iter(rows)
+    return [next(sent) if _is_sent(one) else [] for one in requests]
 
 
 # Refusing what would deadlock: inside a publish the write lock and the job's place are held by the publish itself.
