@@ -22,7 +22,7 @@ from tenure.errors import Invalid
 from tenure.kinds import Kind, declare
 from tenure.procedures.enqueue import Created, create
 from tenure.procedures.records import instant, micros
-from tenure.procedures.rows import insert_place, place_of
+from tenure.procedures.rows import place_of, place_row
 from tenure.rules import creation
 from tenure.rules.creation import NewJob, new_job
 from tenure.rules.digest import canonical, operation_digest, payload_digest
@@ -365,9 +365,8 @@ def test_places_and_digests_are_those_of_the_record() -> None:
     asked, answers = drive(jobs)
     placed: dict[str, list[Row]] = {}
     for answer in answers:
-        insert_place(
-            answer.job, place_of(answer.job, instant(NOW)), lambda name, row: placed.setdefault(name, []).append(row)
-        )
+        place = place_of(answer.job, instant(NOW))
+        placed.setdefault(f"{place}_insert", []).append(place_row(answer.job, place))
     order = {row[0]: nth for nth, row in enumerate(asked["job_insert"])}
     for name in ("ready_insert", "deferred_insert"):
         assert asked[name] == sorted(placed[name], key=lambda row: order[row[0]])

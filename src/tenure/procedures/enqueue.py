@@ -152,7 +152,7 @@ def _write(jobs: Mapping[_Key, NewJob], authority_rows: Sequence[Row]) -> Script
                 digest,
             )
         )
-        # As `rows.insert_place` writes a record: `rows.place_of` puts what is queued and due among the ready.
+        # As `rows.place_row` writes a record: `rows.place_of` puts what is queued and due among the ready.
         place = ready if scheduled_at <= now else deferred
         place.append((job.job_id, *stamp.where, scheduled_at, *stamp.state))
         made[key] = functools.partial(_record, job, stamp.authority, now, digest)

@@ -170,27 +170,23 @@ def save(
         last: The procedure asks nothing after this; where no place moves, the commit may go along.
     Writes: the places of the jobs, effect, intent, evidence, escalation, event.
     """
-    rows: dict[str, list[Row]] = {}
-
-    def add(statement: str, row: Row) -> None:
-        rows.setdefault(statement, []).append(row)
-
-    counted: dict[str, int] = {}
+    writes = _Writes()
     for before, change in changes:
-        _move(before, change, add, counted, claim_id)
-        _append(before.job, change, command, add)
-    requests = [Each(name, rows[name]) for name in _ORDER if name in rows]
-    if last and not counted:
+        _move(before, change, writes, claim_id)
+        _append(before.job, change, command, writes)
+    requests = writes.requests()
+    if last and not any(request.name in _COUNTED for request in requests):
         yield Last(requests)
         return
     answers = yield requests
     for request, answer in zip(requests, answers, strict=True):
-        expected = counted.get(request.name)
-        assert expected is None or len(answer) == expected, (
-            f"{request.name}: {len(answer)} of {expected} rows; a place moved under its lock"
+        assert request.name not in _COUNTED or len(answer) == len(request.rows), (
+            f"{request.name}: {len(answer)} of {len(request.rows)} rows; a place moved under its lock"
         )
 
 
+# These name a generation and give back what they found: as many rows as they were given.
+_COUNTED = frozenset({*_DELETES.values(), "lease_update"})
 # Deletes before inserts, so that a job is never in two places; effects before the trail, only for reading.
 _ORDER = (
     *_DELETES.values(),
@@ -209,6 +205,19 @@ _ORDER = (
 )
 
 
+class _Writes:
+    """What a save writes: rows by statement."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[Row]] = {}
+
+    def add(self, statement: str, row: Row) -> None:
+        self._rows.setdefault(statement, []).append(row)
+
+    def requests(self) -> list[Each]:
+        return [Each(name, self._rows[name]) for name in _ORDER if name in self._rows]
+
+
 def place_of(job: Job, now: datetime) -> str:
     """Say where a record belongs."""
     if job.status in LIVE:
@@ -220,19 +229,19 @@ def place_of(job: Job, now: datetime) -> str:
     return "ready" if job.run_at <= now else "deferred"
 
 
-def _move(before: Placed, change: Change, add: Any, counted: dict[str, int], claim_id: UUID | None) -> None:
+def _move(before: Placed, change: Change, writes: _Writes, claim_id: UUID | None) -> None:
     old, new = before.job, change.job
     if (old.escalated_at, old.escalation_reason) != (new.escalated_at, new.escalation_reason):
         if new.escalated_at is None:
-            add("escalation_delete", (new.id,))
+            writes.add("escalation_delete", (new.id,))
         else:
-            add("escalation_save", (new.id, new.tenant, micros(new.escalated_at), new.escalation_reason))
+            writes.add("escalation_save", (new.id, new.tenant, micros(new.escalated_at), new.escalation_reason))
     if _place_fields(old) == _place_fields(new):
         return
     place = place_of(new, before.now)
     if before.place == "lease" and place == "lease" and old.generation == new.generation:
         assert new.lease is not None
-        add(
+        writes.add(
             "lease_update",
             (
                 new.id,
@@ -244,15 +253,13 @@ def _move(before: Placed, change: Change, add: Any, counted: dict[str, int], cla
                 new.progress,
             ),
         )
-        counted["lease_update"] = counted.get("lease_update", 0) + 1
         return
-    delete = _DELETES[before.place]
-    add(delete, (old.id, old.generation))
-    counted[delete] = counted.get(delete, 0) + 1
-    insert_place(new, place, add, claim_id)
+    writes.add(_DELETES[before.place], (old.id, old.generation))
+    writes.add(f"{place}_insert", place_row(new, place, claim_id))
 
 
 def _place_fields(job: Job) -> tuple[Any, ...]:
+    """What has to differ for a row to be written anew; the other columns change with one of these or never."""
     return (
         job.status,
         job.generation,
@@ -270,8 +277,8 @@ def _place_fields(job: Job) -> tuple[Any, ...]:
     )
 
 
-def insert_place(job: Job, place: str, add: Any, claim_id: UUID | None = None) -> None:
-    """Add the row that puts a record into a place."""
+def place_row(job: Job, place: str, claim_id: UUID | None = None) -> Row:
+    """Encode the row that puts a record into a place."""
     state = (job.generation, job.attempt_count, job.max_attempts, job.epoch)
     cancel = (maybe_micros(job.cancel_requested_at), job.cancel_reason)
     error = (job.error_code, job.error_message)
@@ -279,35 +286,32 @@ def insert_place(job: Job, place: str, add: Any, claim_id: UUID | None = None) -
     where = (job.organization, job.kind, job.queue, job.priority)
     match place:
         case "ready" | "deferred":
-            add(f"{place}_insert", (job.id, job.tenant, *where, run_at, *state, *error))
+            return (job.id, job.tenant, *where, run_at, *state, *error)
         case "lease":
             lease = job.lease
             assert lease is not None
             assert job.claimed_at is not None
             held = (lease.worker_id, lease.attempt_id, claim_id, micros(lease.expires_at), span(lease.duration))
             since = (micros(job.claimed_at), run_at)
-            row = (job.id, job.tenant, job.status.value, *held, *since, *state, *cancel, job.progress, *error)
-            add("lease_insert", row)
+            return (job.id, job.tenant, job.status.value, *held, *since, *state, *cancel, job.progress, *error)
         case "resting":
             finished = maybe_micros(job.finished_at)
-            add(
-                "resting_insert",
-                (job.id, job.tenant, job.status.value, job.parked, *where, run_at, *state, *cancel, *error, finished),
-            )
+            status = job.status.value
+            return (job.id, job.tenant, status, job.parked, *where, run_at, *state, *cancel, *error, finished)
         case _:
             assert job.finished_at is not None
             result = encode_result(job.result) if job.status is Status.COMPLETED else None
             end = micros(job.finished_at)
-            add("outcome_insert", (job.id, job.tenant, job.status.value, run_at, *state, result, *cancel, *error, end))
+            return (job.id, job.tenant, job.status.value, run_at, *state, result, *cancel, *error, end)
 
 
-def _append(job: Job, change: Change, command: Command, add: Any) -> None:
+def _append(job: Job, change: Change, command: Command, writes: _Writes) -> None:
     for effect in change.effects:
-        add("effect_save", effect_row(job, effect))
+        writes.add("effect_save", effect_row(job, effect))
     for intent in change.intents:
-        add("intent_insert", (job.tenant, intent.operation_key, intent.attempt_id, job.id, micros(intent.at)))
+        writes.add("intent_insert", (job.tenant, intent.operation_key, intent.attempt_id, job.id, micros(intent.at)))
     for evidence in change.evidence:
-        add(
+        writes.add(
             "evidence_save",
             (
                 evidence.id,
@@ -324,4 +328,4 @@ def _append(job: Job, change: Change, command: Command, add: Any) -> None:
             ),
         )
     for event in change.events:
-        add("event_insert", event_row(job, event, command))
+        writes.add("event_insert", event_row(job, event, command))
