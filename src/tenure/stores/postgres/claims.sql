@@ -1,5 +1,6 @@
 -- The PostgreSQL store's statements that find work, take it, and park what nobody takes, in the order of the SQLite twin.
--- How they are written is said at the head of statements.sql.
+-- How they are written is said at the head of statements.sql; here too `expires_at - now <= 0` keeps expiry out of every
+-- index.
 
 -- name: resting_queues() once
 -- locks nothing; every queue with parked rows

@@ -1,5 +1,8 @@
 -- Every statement of the PostgreSQL store, in the order of its SQLite twin. `each` statements take one array per
 -- parameter. `now` is read after the rows are locked: the locking part is materialized first.
+-- Leases that have run out are looked for with `expires_at - now <= 0`, which no index can serve. With `expires_at <= now`
+-- and an index for it, empty when statistics were taken, hot statements begin with that index instead of the ids that they
+-- are given, and cost two to six times as much.
 
 -- name: clock() once
 -- reads the store's clock

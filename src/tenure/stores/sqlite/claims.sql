@@ -1,5 +1,6 @@
 -- The SQLite store's statements that find work, take it, and park what nobody takes, in the order of the PostgreSQL twin.
--- How they are written is said at the head of statements.sql.
+-- How they are written is said at the head of statements.sql; here too a statement may have several parts, each run for
+-- all rows before the next one, and `expires_at - now <= 0` keeps expiry out of every index.
 
 -- name: resting_queues() once
 -- locks nothing; every queue with parked rows
@@ -81,7 +82,8 @@ UPDATE tenure_queue SET turn = :lane WHERE name = :name;
 -- name: ready_fronts(queues, lanes, limit) once
 -- locks nothing; the first rows of every queue by hops over the index: of each priority in the lane without a name, one of
 -- every other lane. Of each queue at most so many lanes, beginning with the one given for it, round and back to it.
--- With each its weight, and how many microseconds it took to come so far.
+-- With each its weight, and how many microseconds it took to come so far; always 0 here, where a statement has one `now`:
+-- a worker looks anew before each claim from a fair queue of which it sees all lanes (`Cursor.good_for`).
 WITH RECURSIVE queues (queue) AS (
     SELECT * FROM (SELECT r.queue FROM tenure_ready r ORDER BY r.queue LIMIT 1)
     UNION ALL

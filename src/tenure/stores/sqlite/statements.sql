@@ -1,5 +1,9 @@
 -- Every statement of the SQLite store, in the order of its PostgreSQL twin. `each` statements run once per row.
 -- The writer holds the database's only write lock, so a row that is read here is locked.
+-- A statement may have several parts, each ended by a semicolon at the end of its line: a part is run for all rows
+-- before the next one, and the answer is that of the last part that gives rows.
+-- Leases that have run out are looked for with `expires_at - now <= 0`, as in the twin: no index can serve that, and so
+-- none is made that a hot statement, which finds its leases by id, could begin with.
 
 -- name: clock() once
 -- reads the store's clock
