@@ -24,7 +24,7 @@ import pytest
 
 from tenure.stores.postgres.connection import AwaitingConnection, BlockingConnection
 from tenure.stores.postgres.store import AsyncPostgresStore
-from tenure.stores.postgres.values import Command, plain
+from tenure.stores.postgres.values import Query, plain
 from tenure.stores.sqlite.writer import Writer
 from tenure.yields import Procedure, Rows
 
@@ -70,19 +70,19 @@ class _Ear:
         self._inside: set[int] = set()
         self._deaf_to = frozenset() if clock_too else BY_THE_CLOCK
 
-    def hear(self, connection: AwaitingConnection | BlockingConnection, commands: Sequence[Command]) -> None:
+    def hear(self, connection: AwaitingConnection | BlockingConnection, queries: Sequence[Query]) -> None:
         # The first use of a connection looks at the server and the schema, once; how many are opened is chance.
         if not connection.verified or _running.get() in self._deaf_to:
             return
         with self._lock:
             self.talk.round_trips += 1
-            if id(connection) not in self._inside or commands[0].name == _BEGIN:
+            if id(connection) not in self._inside or queries[0].name == _BEGIN:
                 self.talk.transactions += 1
-            for command in commands:
-                self.talk.statements[command.name] += 1
-                if command.name == _BEGIN:
+            for query in queries:
+                self.talk.statements[query.name] += 1
+                if query.name == _BEGIN:
                     self._inside.add(id(connection))
-                elif command.name == _COMMIT:
+                elif query.name == _COMMIT:
                     self._inside.discard(id(connection))
 
     def trace(self, text: str) -> None:
@@ -108,13 +108,13 @@ def listening(*, clock_too: bool = True) -> Iterator[Talk]:
     asks, asks_awaiting, opens = BlockingConnection.ask, AwaitingConnection.ask, Writer.open
     runs: Any = AsyncPostgresStore.run
 
-    def ask(self: BlockingConnection, commands: Sequence[Command]) -> list[Rows]:
-        ear.hear(self, commands)
-        return asks(self, commands)
+    def ask(self: BlockingConnection, queries: Sequence[Query]) -> list[Rows]:
+        ear.hear(self, queries)
+        return asks(self, queries)
 
-    async def ask_awaiting(self: AwaitingConnection, commands: Sequence[Command]) -> list[Rows]:
-        ear.hear(self, commands)
-        return await asks_awaiting(self, commands)
+    async def ask_awaiting(self: AwaitingConnection, queries: Sequence[Query]) -> list[Rows]:
+        ear.hear(self, queries)
+        return await asks_awaiting(self, queries)
 
     async def run(self: AsyncPostgresStore, procedure: Procedure[Any]) -> Any:
         before = _running.set(procedure.name)
@@ -216,15 +216,15 @@ def weighing() -> Iterator[list[Counter[str]]]:
     asks = BlockingConnection.ask
     questions = [plain("own_blocks", OWN_BLOCKS), plain("hand_in", HAND_IN)]
 
-    def ask(self: BlockingConnection, commands: Sequence[Command]) -> list[Rows]:
-        names = [command.name for command in commands]
+    def ask(self: BlockingConnection, queries: Sequence[Query]) -> list[Rows]:
+        names = [query.name for query in queries]
         if _BEGIN in names:
             inside.add(id(self))
-        if commands[0].script or (_COMMIT not in names and id(self) in inside):
-            return asks(self, commands)
+        if queries[0].script or (_COMMIT not in names and id(self) in inside):
+            return asks(self, queries)
         inside.discard(id(self))
         end = names.index(_COMMIT) if _COMMIT in names else len(names)
-        answers = asks(self, [*commands[:end], *questions, *commands[end:]])
+        answers = asks(self, [*queries[:end], *questions, *queries[end:]])
         spent.append(+Counter(dict(answers[end])))
         return [*answers[:end], *answers[end + len(questions) :]]
 

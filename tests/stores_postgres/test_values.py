@@ -138,7 +138,7 @@ def test_answers_keep_their_order_and_what_is_empty_is_not_sent(make: Maker, dat
 
 def test_mistakes_in_a_request_are_noticed() -> None:
     catalogue = Catalogue(STATEMENTS)
-    catalogue.command(Statement("counter_lock", {"name": "n"}))
+    catalogue.query(Statement("counter_lock", {"name": "n"}))
     for wrong in (
         Statement("counter_lock", {}),
         Statement("counter_lock", {"name": "n", "more": 1}),
@@ -148,7 +148,7 @@ def test_mistakes_in_a_request_are_noticed() -> None:
         Each("counter_lock", [("n",)]),
     ):
         with pytest.raises(AssertionError):
-            catalogue.command(wrong)
+            catalogue.query(wrong)
     with pytest.raises(AssertionError, match="not in its header"):
         Catalogue(parse("-- name: a(x) once\nSELECT %(y)b"))
 
@@ -190,9 +190,9 @@ def test_a_column_is_packed_item_by_item_whatever_shortcut_it_takes(data: st.Dat
     column = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=8))
     place = ["uuid", "int", "bigint", "_", "text", "float", "bytes", "json", "jsonb", "bool"].index(name)
     rows = [tuple(value if nth == place else None for nth in range(len(FULL))) for value in column]
-    command = Catalogue(STATEMENTS).command(Each("everything", rows))
-    assert command.params is not None
-    packed = command.params[place]
+    query = Catalogue(STATEMENTS).query(Each("everything", rows))
+    assert query.params is not None
+    packed = query.params[place]
     items = [
         b"\xff\xff\xff\xff" if one is None else len(raw := _WIRE[name](one)).to_bytes(4, "big") + raw for one in column
     ]
@@ -226,10 +226,10 @@ def test_one_misfit_in_a_column_is_refused_wherever_it_stands(place: int, good: 
     catalogue = Catalogue(STATEMENTS)
     for values in ((bad,), (bad, bad), (good, bad), (good, bad, good), (None, bad), (bad, None), (None, good, bad)):
         with pytest.raises(Invalid) as caught:
-            catalogue.command(column(*values))
+            catalogue.query(column(*values))
         assert caught.value.code == "VALUE_REFUSED"
         assert "secret" not in str(caught.value)
-    assert catalogue.command(column(good, None, good)).params
+    assert catalogue.query(column(good, None, good)).params
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=30))
@@ -239,7 +239,7 @@ def test_packed_arrays_are_what_the_driver_reads(numbers: list[int | None]) -> N
 
     from tenure.stores.postgres.values import adapters
 
-    (command,) = [Catalogue(STATEMENTS).command(Each("everything", [(None, None, n) + (None,) * 7 for n in numbers]))]
-    assert command.params is not None
-    read = Transformer(adapters).get_loader(1016, pq.Format.BINARY).load(bytes(command.params[2]))
+    (query,) = [Catalogue(STATEMENTS).query(Each("everything", [(None, None, n) + (None,) * 7 for n in numbers]))]
+    assert query.params is not None
+    read = Transformer(adapters).get_loader(1016, pq.Format.BINARY).load(bytes(query.params[2]))
     assert read == numbers

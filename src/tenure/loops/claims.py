@@ -45,7 +45,7 @@ class Claims:
     The claims of one worker.
 
     Args:
-        ask: Makes a claim; takes `kinds`, `limit`, `cursor`, `turns` and `lost` of `claim_batch`.
+        claim: Makes a claim; takes `kinds`, `limit`, `cursor`, `turns` and `lost` of `claim_batch`.
         kinds: What the worker knows.
         unwritten: How many leases are kept, of handlers that run and of outcomes on their way.
         draining: Whether nothing new is to be claimed.
@@ -62,7 +62,7 @@ class Claims:
         self,
         store: AsyncStore,
         attempts: Attempts,
-        ask: Callable[..., Procedure[Taken]],
+        claim: Callable[..., Procedure[Taken]],
         kinds: Mapping[str, Kind],
         *,
         concurrency: int,
@@ -73,7 +73,7 @@ class Claims:
     ) -> None:
         self._store = store
         self._attempts = attempts
-        self._make = ask
+        self._claim = claim
         self._kinds = kinds
         self._concurrency = concurrency
         self._unwritten = unwritten
@@ -170,7 +170,7 @@ class Claims:
             self._cursor_since = now
             self._look_at = math.inf
         self.settled.clear()
-        self._asked = self._make(
+        self._asked = self._claim(
             kinds=list(self._kinds),
             limit=min(free, CLAIM_MAX),
             cursor=cursor,

@@ -228,19 +228,19 @@ def claim_batch(
         leased = yield Statement("claim_leases", {"claim_id": command.id})
         if leased:
             return Taken([*(yield from still_held(leased))], turns=turns)
-    ask = _Ask(worker_id, list(kinds), tenant, organization, lease_duration, command)
+    probe = _Probe(worker_id, list(kinds), tenant, organization, lease_duration, command)
     claims: list[Claim | Claimed] = []
     rows: list[Row] = []
     if cursor is None or not cursor.entries:
-        found, cursor = yield from _look(queues, ask, turns, limit, min(lost, limit))
+        found, cursor = yield from _look(queues, probe, turns, limit, min(lost, limit))
         if found:
             claims += yield from grant(found, worker_id, start=True, duration=lease_duration, command=command)
-            ask.before = len(claims)
+            probe.before = len(claims)
     for _ in range(TRIES_MAX):
         if not cursor.entries and cursor.partly_seen:
             # What was seen is used up, and there are other lanes.
-            _, cursor = yield from _look(queues, ask, turns, limit, 0)
-        rows, cursor = yield from _take(cursor, ask, turns, limit - len(claims))
+            _, cursor = yield from _look(queues, probe, turns, limit, 0)
+        rows, cursor = yield from _take(cursor, probe, turns, limit - len(claims))
         claims += [Claimed(row) for row in rows]
         if len(claims) == limit or not cursor.partly_seen:
             break
@@ -261,7 +261,7 @@ def read_effects(job_ids: Sequence[UUID]) -> Script[dict[UUID, tuple[Effect, ...
     return effects_by_job((yield Each("effect_read", [(job_id,) for job_id in job_ids])))
 
 
-class _Ask:
+class _Probe:
     """
     What is the same for every row that a claim asks for.
 
@@ -306,7 +306,7 @@ class _Ask:
 
 
 def _look(
-    queues: Sequence[str] | None, ask: _Ask, turns: Turns, limit: int, lost: int
+    queues: Sequence[str] | None, probe: _Probe, turns: Turns, limit: int, lost: int
 ) -> Script[tuple[list[Row], Cursor]]:
     """Find where the queues begin, and the jobs whose worker was lost."""
     # More lanes than a claim can serve twice over are not worth a look.
@@ -318,7 +318,7 @@ def _look(
     ]
     if lost:
         names = None if queues is None else list(queues)
-        request.append(Statement("ready_lost", {"queues": names, "limit": lost, **ask.scope}))
+        request.append(Statement("ready_lost", {"queues": names, "limit": lost, **probe.scope}))
     due, fronts, *found = yield request
     if due:
         yield from promote_rows(due)
@@ -347,7 +347,7 @@ def _cursor(fronts: list[Row], queues: Sequence[str] | None, most: int) -> Curso
     return Cursor(tuple(entries), frozenset(partly_seen), fronts[-1][6] / 1e6 if fronts else 0.0)
 
 
-def _take(cursor: Cursor, ask: _Ask, turns: dict[str, Turn], limit: int) -> Script[tuple[list[Row], Cursor]]:
+def _take(cursor: Cursor, probe: _Probe, turns: dict[str, Turn], limit: int) -> Script[tuple[list[Row], Cursor]]:
     """
     Take rows queue by queue, fair queues lane by lane.
 
@@ -364,12 +364,12 @@ def _take(cursor: Cursor, ask: _Ask, turns: dict[str, Turn], limit: int) -> Scri
         elif fair is None:
             # A claim of plain queues is this one statement.
             alone = len(entries) == len(cursor.entries) and not cursor.partly_seen
-            rows = yield from ask.take([(entry, rest) for entry in entries], rest, last=alone)
+            rows = yield from probe.take([(entry, rest) for entry in entries], rest, last=alone)
             taken += rows
             kept += _moved_on(entries, rows)
         else:
             whole = fair not in cursor.partly_seen
-            rows, left = yield from (_go_round if whole else _go_on)(entries, ask, turns, rest)
+            rows, left = yield from (_go_round if whole else _go_on)(entries, probe, turns, rest)
             taken += rows
             kept += left
             # Other lanes of this queue, which the next look sees, come before other queues.
@@ -380,7 +380,7 @@ def _take(cursor: Cursor, ask: _Ask, turns: dict[str, Turn], limit: int) -> Scri
 
 
 def _go_round(
-    entries: list[Entry], ask: _Ask, turns: dict[str, Turn], limit: int
+    entries: list[Entry], probe: _Probe, turns: dict[str, Turn], limit: int
 ) -> Script[tuple[list[Row], list[Entry]]]:
     """
     Share a claim out among all lanes of one queue.
@@ -396,7 +396,7 @@ def _go_round(
         shares, turn = plan(weights, turns.get(queue), limit - len(taken), whole=True)
         assert turn is not None, "somebody was given a share"
         turns[queue] = turn
-        rows = yield from ask.take([(by_lane[lane], share) for lane, share in shares], limit - len(taken))
+        rows = yield from probe.take([(by_lane[lane], share) for lane, share in shares], limit - len(taken))
         taken += rows
         given = Counter(row[LANE] for row in rows)
         short = {lane for lane, share in shares if given[lane] < share}
@@ -407,7 +407,7 @@ def _go_round(
 
 
 def _go_on(
-    entries: list[Entry], ask: _Ask, turns: dict[str, Turn], limit: int
+    entries: list[Entry], probe: _Probe, turns: dict[str, Turn], limit: int
 ) -> Script[tuple[list[Row], list[Entry]]]:
     """
     Give the next lanes of one queue a turn each, until there is enough: there are more than were seen.
@@ -423,7 +423,7 @@ def _go_on(
     shares, _ = plan(weights, turns.get(queue), everybody, whole=False)
     if not shares:
         return [], []
-    rows = yield from ask.take([(by_lane[lane], share) for lane, share in shares], limit)
+    rows = yield from probe.take([(by_lane[lane], share) for lane, share in shares], limit)
     turns[queue] = turn = stopped(shares, Counter(row[LANE] for row in rows), full=len(rows) == limit)
     here = [entry.lane for entry in asked].index(turn.lane)
     return rows, _moved_on(entries[here if turn.left else here + 1 :], rows)

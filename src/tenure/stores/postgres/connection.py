@@ -1,7 +1,7 @@
 """
-Our connections and cursors: a deadline for every wait, and one round trip for many commands.
+Our connections and cursors: a deadline for every wait, and one round trip for many queries.
 
-Own connections are in autocommit mode and begin and commit by commands, so that both can share a round trip with
+Own connections are in autocommit mode and begin and commit by queries, so that both can share a round trip with
 others. A joined connection is the caller's in every respect; only the cursors on it are ours.
 """
 
@@ -21,7 +21,7 @@ from psycopg.rows import tuple_row
 
 from tenure.errors import Invalid
 from tenure.stores.postgres.trouble import FORGOTTEN, Failure, Silence, failure
-from tenure.stores.postgres.values import Command, adapters
+from tenure.stores.postgres.values import Query, adapters
 from tenure.yields import Row, Rows
 
 T = TypeVar("T")
@@ -78,22 +78,22 @@ class _Own:
             value: T = end.value
             return value
 
-    def converse(self, commands: Sequence[Command]) -> PQGen[list[Rows]]:
+    def converse(self, queries: Sequence[Query]) -> PQGen[list[Rows]]:
         """
-        Send commands and read their rows, beneath the driver's cursors.
+        Send queries and read their rows, beneath the driver's cursors.
 
-        One system call sends what cursors send in one for each command: half the processor time of a small transaction.
+        One system call sends what cursors send in one for each query: half the processor time of a small transaction.
         """
         pgconn = self.pgconn
-        self.failing = commands[-1].name
-        if commands[0].script:
-            assert len(commands) == 1, "several statements in one text go alone"
-            pgconn.send_query(commands[0].query)
+        self.failing = queries[-1].name
+        if queries[0].script:
+            assert len(queries) == 1, "several statements in one text go alone"
+            pgconn.send_query(queries[0].text)
             answers = [(yield from generators.execute(pgconn))]
-            sent: list[tuple[Command, _Key | None]] = [(commands[0], None)]
+            sent: list[tuple[Query, _Key | None]] = [(queries[0], None)]
         else:
             pgconn.enter_pipeline_mode()
-            sent = [one for command in commands for one in self._own_send(command)]
+            sent = [one for query in queries for one in self._own_send(query)]
             pgconn.pipeline_sync()
             yield from generators.send(pgconn)
             answers = []
@@ -102,42 +102,42 @@ class _Own:
             pgconn.exit_pipeline_mode()
         return self._own_read(sent, answers)
 
-    def _own_send(self, command: Command) -> Iterator[tuple[Command, _Key | None]]:
+    def _own_send(self, query: Query) -> Iterator[tuple[Query, _Key | None]]:
         # Gives what the server will answer to, in order; a key where the answer is that of a preparation.
         pgconn = self.pgconn
-        params = command.params or ()
+        params = query.params or ()
         types = tuple([0 if param is None else param.oid for param in params])
         values = [param if isinstance(param, bytes) else None for param in params]
         formats = [pq.Format.BINARY] * len(values)
-        if not self.prepares or command.params is None:
+        if not self.prepares or query.params is None:
             # BEGIN and its like are quickly read, and COMMIT must work whatever a block did to the session.
-            pgconn.send_query_params(command.query, values, types, formats, pq.Format.BINARY)
-            yield command, None
+            pgconn.send_query_params(query.text, values, types, formats, pq.Format.BINARY)
+            yield query, None
             return
-        key = (command.query, types)
+        key = (query.text, types)
         name = self._own_names.get(key)
         if name is None:
             # The same name means the same statement everywhere: behind a pooler nobody told us about, a name of another
             # client must fail and never run something else.
             name = b"tenure_" + hashlib.sha256(repr(key).encode()).hexdigest()[:24].encode()
-            pgconn.send_prepare(name, command.query, types)
-            yield command, key
+            pgconn.send_prepare(name, query.text, types)
+            yield query, key
             self._own_names[key] = name
         pgconn.send_query_prepared(name, values, formats, pq.Format.BINARY)
-        yield command, None
+        yield query, None
 
-    def _own_read(self, sent: list[tuple[Command, _Key | None]], answers: list[list[pq.abc.PGresult]]) -> list[Rows]:
+    def _own_read(self, sent: list[tuple[Query, _Key | None]], answers: list[list[pq.abc.PGresult]]) -> list[Rows]:
         rows: list[Rows] = []
         wrong: psycopg.Error | None = None
-        for (command, key), results in zip(sent, answers, strict=False):
+        for (query, key), results in zip(sent, answers, strict=False):
             for result in results:
-                if result.status in _WELL or command.spare:
+                if result.status in _WELL or query.spare:
                     continue
                 if key is not None:
                     self._own_names.pop(key, None)
                 if wrong is None:
                     wrong = psycopg.errors.error_from_result(result)
-                    self.failing = command.name
+                    self.failing = query.name
             if key is None and wrong is None:
                 rows.append(self._own_rows(results[-1]))
         if wrong is not None:
@@ -193,19 +193,19 @@ class BlockingConnection(_Own, psycopg.Connection[Row]):
         """Wait no longer than the deadline."""
         return super().wait(self.watch(gen), *args, **options)
 
-    def ask(self, commands: Sequence[Command]) -> list[Rows]:
+    def ask(self, queries: Sequence[Query]) -> list[Rows]:
         """
-        Send commands in one round trip and give the rows of each.
+        Send queries in one round trip and give the rows of each.
 
         Raises:
-            Failure: Of the first command that failed.
+            Failure: Of the first query that failed.
         """
         if self.pgconn.pipeline_status:
             # The caller of a block has the driver in a pipeline of its own.
-            return exchange(self, commands)
+            return exchange(self, queries)
         try:
             with self.lock:
-                return self.wait(self.converse(commands))
+                return self.wait(self.converse(queries))
         except psycopg.Error as error:
             raise self.failed(error) from None
 
@@ -232,13 +232,13 @@ class AwaitingConnection(_Own, psycopg.AsyncConnection[Row]):
         """Wait no longer than the deadline."""
         return await super().wait(self.watch(gen), *args, **options)
 
-    async def ask(self, commands: Sequence[Command]) -> list[Rows]:
+    async def ask(self, queries: Sequence[Query]) -> list[Rows]:
         """See `BlockingConnection.ask`."""
         if self.pgconn.pipeline_status:
-            return await exchange_async(self, commands)
+            return await exchange_async(self, queries)
         try:
             async with self.lock:
-                return await self.wait(self.converse(commands))
+                return await self.wait(self.converse(queries))
         except psycopg.Error as error:
             raise self.failed(error) from None
 
@@ -258,87 +258,87 @@ class _AsyncCursor(psycopg.AsyncRawCursor[Row]):
         return adapters
 
 
-def exchange(connection: psycopg.Connection[Any], commands: Sequence[Command]) -> list[Rows]:
+def exchange(connection: psycopg.Connection[Any], queries: Sequence[Query]) -> list[Rows]:
     """
-    Send commands in one round trip and give the rows of each; what is prepared is for the connection's owner to say.
+    Send queries in one round trip and give the rows of each; what is prepared is for the connection's owner to say.
 
     Raises:
-        Failure: Of the first command that failed.
+        Failure: Of the first query that failed.
     """
     cursors: list[_Cursor] = []
 
-    def send(command: Command) -> None:
+    def send(query: Query) -> None:
         cursor = _Cursor(connection, row_factory=tuple_row)
         cursors.append(cursor)
-        cursor.execute(command.query, command.params, binary=True)
+        cursor.execute(query.text, query.params, binary=True)
 
     try:
-        if len(commands) == 1 and not connection.pgconn.pipeline_status:
-            send(commands[0])
+        if len(queries) == 1 and not connection.pgconn.pipeline_status:
+            send(queries[0])
         else:
             with connection.pipeline():
-                for command in commands:
-                    send(command)
+                for query in queries:
+                    send(query)
     except psycopg.Error as error:
-        raise failure(error, _unanswered(commands, cursors), connection.pgconn) from None
+        raise failure(error, _unanswered(queries, cursors), connection.pgconn) from None
     return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
 
-async def exchange_async(connection: psycopg.AsyncConnection[Any], commands: Sequence[Command]) -> list[Rows]:
+async def exchange_async(connection: psycopg.AsyncConnection[Any], queries: Sequence[Query]) -> list[Rows]:
     """See `exchange`."""
     cursors: list[_AsyncCursor] = []
 
-    async def send(command: Command) -> None:
+    async def send(query: Query) -> None:
         cursor = _AsyncCursor(connection, row_factory=tuple_row)
         cursors.append(cursor)
-        await cursor.execute(command.query, command.params, binary=True)
+        await cursor.execute(query.text, query.params, binary=True)
 
     try:
-        if len(commands) == 1 and not connection.pgconn.pipeline_status:
-            await send(commands[0])
+        if len(queries) == 1 and not connection.pgconn.pipeline_status:
+            await send(queries[0])
         else:
             async with connection.pipeline():
-                for command in commands:
-                    await send(command)
+                for query in queries:
+                    await send(query)
     except psycopg.Error as error:
-        raise failure(error, _unanswered(commands, cursors), connection.pgconn) from None
+        raise failure(error, _unanswered(queries, cursors), connection.pgconn) from None
     return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
 
-def _unanswered(commands: Sequence[Command], cursors: Sequence[psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]]) -> str:
+def _unanswered(queries: Sequence[Query], cursors: Sequence[psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]]) -> str:
     # The driver says what failed, not which: it is the first without a result.
-    for command, cursor in zip(commands, cursors, strict=False):
+    for query, cursor in zip(queries, cursors, strict=False):
         if cursor.pgresult is None:
-            return command.name
-    return commands[-1].name
+            return query.name
+    return queries[-1].name
 
 
-def play(connection: BlockingConnection, steps: Generator[list[Command], list[Rows], T]) -> T:
-    """Run a script of our own, such as a migration: lists of commands out, lists of rows in."""
+def play(connection: BlockingConnection, steps: Generator[list[Query], list[Rows], T]) -> T:
+    """Run a script of our own, such as a migration: lists of queries out, lists of rows in."""
     answer: Any = None
     while True:
         try:
-            commands = steps.send(answer)
+            queries = steps.send(answer)
         except StopIteration as end:
             value: T = end.value
             return value
-        answer = connection.ask(commands)
+        answer = connection.ask(queries)
 
 
-async def play_async(connection: AwaitingConnection, steps: Generator[list[Command], list[Rows], T]) -> T:
+async def play_async(connection: AwaitingConnection, steps: Generator[list[Query], list[Rows], T]) -> T:
     """See `play`."""
     answer: Any = None
     while True:
         try:
-            commands = steps.send(answer)
+            queries = steps.send(answer)
         except StopIteration as end:
             value: T = end.value
             return value
-        answer = await connection.ask(commands)
+        answer = await connection.ask(queries)
 
 
 # Rolling back goes beneath the driver, for `connection.wait`. The driver forgets every prepared statement then,
-# for fear of rolled back changes of the schema, and in a round trip of many commands it makes the server forget
+# for fear of rolled back changes of the schema, and in a round trip of many queries it makes the server forget
 # them too late, after the next one was prepared. We change no schema outside migrations.
 
 

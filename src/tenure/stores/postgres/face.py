@@ -21,7 +21,7 @@ from tenure.stores.postgres.connection import AwaitingConnection, BlockingConnec
 from tenure.stores.postgres.transactions import SAVEPOINT, Block, Host
 from tenure.stores.postgres.trouble import Failure, Kind, connect_failure, connection_lost
 from tenure.stores.postgres.unit import BEGIN, BLOCK_PLANS, READ_PLANS, Unit, settings
-from tenure.stores.postgres.values import Catalogue, Command, plain
+from tenure.stores.postgres.values import Catalogue, Query, plain
 from tenure.stores.postgres.wake import TELL, Listener, Pace
 from tenure.stores.runner import refuse_inside
 from tenure.stores.statements import Named, load
@@ -40,7 +40,7 @@ INSIDE = (
 # Known from the start, so that the fate of a commit whose reply is lost can be asked for.
 _OWN_ID = plain("own_id", "SELECT pg_current_xact_id()::text")
 # What the caller may have set on the connection goes with the block.
-TIDY = (Command("tidy", b"RESET ALL"), Command("tidy", b"RESET SESSION AUTHORIZATION"))
+TIDY = (Query("tidy", b"RESET ALL"), Query("tidy", b"RESET SESSION AUTHORIZATION"))
 
 
 class Face(ABC):
@@ -191,7 +191,7 @@ class Face(ABC):
                 ),
             )
 
-    def _role_first(self) -> list[Command]:
+    def _role_first(self) -> list[Query]:
         return settings(deadline=None, role=self._role)
 
     def _verify(self) -> schema.Steps[schema.Verified]:
@@ -208,10 +208,10 @@ class Face(ABC):
         after = [TELL] if tell else []
         return Unit(self._catalogue, self._clock, lambda: self._begin(deadline, plans=True), commits=True, after=after)
 
-    def _begin(self, deadline: float | None, *, plans: bool = False) -> list[Command]:
+    def _begin(self, deadline: float | None, *, plans: bool = False) -> list[Query]:
         return [BEGIN, *settings(deadline=deadline, role=self._role, plans=plans)]
 
-    def _begin_block(self, ends: float | None) -> list[Command]:
+    def _begin_block(self, ends: float | None) -> list[Query]:
         return [*self._begin(ends), BLOCK_PLANS, _OWN_ID]
 
     def _block(self, deadline: timedelta | None) -> OwnBlock:
@@ -286,7 +286,7 @@ class JoinHost(Host):
 IN_PROGRESS = "in progress"
 
 
-def fate_command(own_id: str) -> Command:
+def fate_query(own_id: str) -> Query:
     """Ask what became of a transaction."""
     return plain("fate", "SELECT pg_xact_status($1::text::xid8)", own_id)
 

@@ -1,5 +1,5 @@
 """
-Is this the right server, and has it our tables? And how they get there. Scripts of commands; no I/O.
+Is this the right server, and has it our tables? And how they get there. Scripts of queries; no I/O.
 
 A migration runs in one transaction behind an advisory lock that ends with it. So any number of processes may migrate at
 once, and one that is killed leaves nothing behind.
@@ -15,11 +15,11 @@ from typing import TypeAlias, TypeVar
 from tenure.errors import Invalid
 from tenure.stores.migrate import Migration, check_version, pending, schema_missing
 from tenure.stores.postgres.unit import BEGIN, COMMIT
-from tenure.stores.postgres.values import Command, plain, script
+from tenure.stores.postgres.values import Query, plain, script
 from tenure.yields import Rows
 
 T = TypeVar("T")
-Steps: TypeAlias = Generator[list[Command], list[Rows], T]
+Steps: TypeAlias = Generator[list[Query], list[Rows], T]
 
 PACKAGE = "tenure.stores.postgres"
 _SERVER_MIN = 150000
@@ -111,7 +111,7 @@ class Verified:
     run: str
 
 
-def verify(known: Sequence[Migration], *, clock: bool, opening: Sequence[Command]) -> Steps[Verified]:
+def verify(known: Sequence[Migration], *, clock: bool, opening: Sequence[Query]) -> Steps[Verified]:
     """
     Look at a new connection's server and schema.
 
@@ -131,7 +131,7 @@ def verify(known: Sequence[Migration], *, clock: bool, opening: Sequence[Command
     return Verified(installation, server[5])
 
 
-def look(known: Sequence[Migration], *, clock: bool, opening: Sequence[Command]) -> Steps[None]:
+def look(known: Sequence[Migration], *, clock: bool, opening: Sequence[Query]) -> Steps[None]:
     """Find out at the opening what is wrong already; a schema that is missing or old is for `migrate`."""
     done = yield from _applied(opening)
     if done:
@@ -167,7 +167,7 @@ def check_joined(
     _check_clock(wanted=clock, installed=bool(test_clock))
 
 
-def _applied(opening: Sequence[Command]) -> Steps[set[int] | None]:
+def _applied(opening: Sequence[Query]) -> Steps[set[int] | None]:
     # None where nothing ever was.
     server = (yield [*opening, _SERVER])[-1][0]
     _check_server(server)
@@ -177,7 +177,7 @@ def _applied(opening: Sequence[Command]) -> Steps[set[int] | None]:
     return {int(version) for (version,) in rows}
 
 
-def waiting(known: Sequence[Migration], *, opening: Sequence[Command]) -> Steps[list[str]]:
+def waiting(known: Sequence[Migration], *, opening: Sequence[Query]) -> Steps[list[str]]:
     """Give the names of the migrations that are not applied; see `migrate` for what it raises."""
     done = yield from _applied(opening)
     if done is not None:
@@ -185,7 +185,7 @@ def waiting(known: Sequence[Migration], *, opening: Sequence[Command]) -> Steps[
     return [one.name for one in pending(done or (), known)]
 
 
-def migrate(known: Sequence[Migration], *, test_clock: bool, opening: Sequence[Command]) -> Steps[list[str]]:
+def migrate(known: Sequence[Migration], *, test_clock: bool, opening: Sequence[Query]) -> Steps[list[str]]:
     """
     Apply what waits, in one transaction.
 
@@ -222,7 +222,7 @@ def migrate(known: Sequence[Migration], *, test_clock: bool, opening: Sequence[C
     names = []
     for one in pending(done or (), known):
         yield [script(one.name, one.sql)]
-        yield [Command("migration_record", _record(one).encode())]
+        yield [Query("migration_record", _record(one).encode())]
         names.append(one.name)
     yield from _keep_test_clock(done or set(), (), wanted=test_clock, installing=bool(names))
     yield [COMMIT]
@@ -235,7 +235,7 @@ def _refuse_newer(done: set[int], known: Sequence[Migration]) -> None:
         check_version(max(done), known)
 
 
-def _keep_test_clock(done: set[int], opening: Sequence[Command], *, wanted: bool, installing: bool) -> Steps[None]:
+def _keep_test_clock(done: set[int], opening: Sequence[Query], *, wanted: bool, installing: bool) -> Steps[None]:
     marked = bool((yield [*opening, _TEST_CLOCK])[-1]) if wanted or (done and installing) else False
     if wanted and done and not marked:
         raise Invalid(

@@ -32,7 +32,7 @@ from tenure.stores.postgres.face import (
     MIGRATING,
     TIDY,
     commit_unknown,
-    fate_command,
+    fate_query,
     judge_fate,
 )
 from tenure.stores.postgres.pools import AwaitingPools, BlockingPools
@@ -76,7 +76,7 @@ class PostgresStore(BlockingPools):
         with self._borrow(deadline, urgent=procedure.urgent) as connection:
 
             def answer(requests: Requests) -> list[Rows]:
-                return unit.answers(connection.ask(unit.commands(requests)))
+                return unit.answers(connection.ask(unit.queries(requests)))
 
             value = drive(procedure, answer)
             if unit.opened and not unit.closed:
@@ -147,7 +147,7 @@ class PostgresStore(BlockingPools):
         with self._borrow(until) as connection:
             if connection.server_run != server_run:
                 return None
-            fate: str | None = connection.ask([fate_command(own_id)])[0][0][0]
+            fate: str | None = connection.ask([fate_query(own_id)])[0][0][0]
             return fate
 
     def join(self, connection: Any) -> Joined:
@@ -235,7 +235,7 @@ class AsyncPostgresStore(AwaitingPools):
         async with self._borrow(deadline, urgent=procedure.urgent) as connection:
 
             async def answer(requests: Requests) -> list[Rows]:
-                return unit.answers(await connection.ask(unit.commands(requests)))
+                return unit.answers(await connection.ask(unit.queries(requests)))
 
             value = await drive_async(procedure, answer)
             if unit.opened and not unit.closed:
@@ -301,7 +301,7 @@ class AsyncPostgresStore(AwaitingPools):
         async with self._borrow(until) as connection:
             if connection.server_run != server_run:
                 return None
-            fate: str | None = (await connection.ask([fate_command(own_id)]))[0][0][0]
+            fate: str | None = (await connection.ask([fate_query(own_id)]))[0][0][0]
             return fate
 
     def join(self, connection: Any) -> AsyncJoined:

@@ -22,17 +22,17 @@ from tenure.errors import IllegalMove, Invalid, TenureError, Unavailable
 from tenure.stores.postgres.connection import AwaitingConnection, BlockingConnection, exchange, exchange_async, undo
 from tenure.stores.postgres.trouble import Failure
 from tenure.stores.postgres.unit import Unit
-from tenure.stores.postgres.values import Command
+from tenure.stores.postgres.values import Query
 from tenure.stores.runner import Requests, asked, drive, drive_async
 from tenure.yields import AfterCommit, Procedure, Rows
 
 T = TypeVar("T")
 C = TypeVar("C")
 
-SAVEPOINT = Command("savepoint", b"SAVEPOINT tenure_step")
+SAVEPOINT = Query("savepoint", b"SAVEPOINT tenure_step")
 _UNDO = (
-    Command("undo", b"ROLLBACK TO SAVEPOINT tenure_step"),
-    Command("undo", b"RELEASE SAVEPOINT tenure_step"),
+    Query("undo", b"ROLLBACK TO SAVEPOINT tenure_step"),
+    Query("undo", b"RELEASE SAVEPOINT tenure_step"),
 )
 _NOT_UNDONE = "the transaction around it could not be brought back to where it was; roll it back"
 
@@ -67,11 +67,11 @@ def run_inside(
     unit = host.unit()
 
     def answer(requests: Requests) -> list[Rows]:
-        commands = unit.commands(requests)
+        queries = unit.queries(requests)
         if isinstance(connection, BlockingConnection):
-            results = connection.ask(commands)
+            results = connection.ask(queries)
         else:
-            results = exchange(connection, commands)
+            results = exchange(connection, queries)
         host.heard(results)
         return unit.answers(results)
 
@@ -95,11 +95,11 @@ async def run_inside_async(
     unit = host.unit()
 
     async def answer(requests: Requests) -> list[Rows]:
-        commands = unit.commands(requests)
+        queries = unit.queries(requests)
         if isinstance(connection, AwaitingConnection):
-            results = await connection.ask(commands)
+            results = await connection.ask(queries)
         else:
-            results = await exchange_async(connection, commands)
+            results = await exchange_async(connection, queries)
         host.heard(results)
         return unit.answers(results)
 

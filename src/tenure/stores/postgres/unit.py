@@ -15,13 +15,13 @@ from datetime import UTC, datetime, timedelta
 from tenure.errors import Invalid
 from tenure.stores.contract import Clock
 from tenure.stores.postgres.trouble import ROLE
-from tenure.stores.postgres.values import Catalogue, Command, plain
+from tenure.stores.postgres.values import Catalogue, Query, plain
 from tenure.stores.runner import Closing, Requests
 from tenure.yields import Rows
 
 # Explicitly: under a database default of "repeatable read" a claim would fail where it should skip.
-BEGIN = Command("begin", b"BEGIN ISOLATION LEVEL READ COMMITTED")
-COMMIT = Command("commit", b"COMMIT")
+BEGIN = Query("begin", b"BEGIN ISOLATION LEVEL READ COMMITTED")
+COMMIT = Query("commit", b"COMMIT")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Seconds that the client waits beyond what the server was told, so that the server's own answer comes first.
@@ -58,7 +58,7 @@ READ_PLANS = plain("plans", "SELECT set_config('enable_seqscan', $1, true), set_
 BLOCK_PLANS = plain("plans", "SELECT set_config('plan_cache_mode', $1, true)", "force_custom_plan")
 
 
-def settings(*, deadline: float | None, role: str | None, plans: bool = False) -> list[Command]:
+def settings(*, deadline: float | None, role: str | None, plans: bool = False) -> list[Query]:
     """
     Give the settings of one transaction.
 
@@ -66,14 +66,14 @@ def settings(*, deadline: float | None, role: str | None, plans: bool = False) -
         deadline: Monotonic; the server stops a statement, and a transaction that waits for us, about then.
         plans: With a deadline: plans are made as ours are. One statement for both is 30 us less of each transaction.
     """
-    commands = []
+    queries = []
     if deadline is not None:
         # 0 would mean no limit.
         left = max(1, round((deadline - time.monotonic()) * 1000))
-        commands.append(plain("limits", _LIMITS + _PLANS if plans else _LIMITS, str(left)))
+        queries.append(plain("limits", _LIMITS + _PLANS if plans else _LIMITS, str(left)))
     if role is not None:
-        commands.append(plain(ROLE, "SELECT set_config('role', $1, true)", role))
-    return commands
+        queries.append(plain(ROLE, "SELECT set_config('role', $1, true)", role))
+    return queries
 
 
 class Unit:
@@ -96,11 +96,11 @@ class Unit:
         self,
         catalogue: Catalogue,
         clock: Clock | None,
-        opening: Callable[[], Sequence[Command]],
+        opening: Callable[[], Sequence[Query]],
         *,
         repeated: bool = False,
         commits: bool = False,
-        after: Sequence[Command] = (),
+        after: Sequence[Query] = (),
     ) -> None:
         self._catalogue = catalogue
         self._clock = clock
@@ -114,10 +114,10 @@ class Unit:
         self.opened = False
         self.closed = repeated
 
-    def commands(self, requests: Requests) -> list[Command]:
+    def queries(self, requests: Requests) -> list[Query]:
         """Give what to send for these requests."""
         # First of all, because a value that does not fit must leave everything as it was.
-        wanted = [self._catalogue.command(request) for request in requests]
+        wanted = [self._catalogue.query(request) for request in requests]
         first = self._repeated or not self.opened
         lead = list(self._opening()) if first else []
         if self._clock is not None:

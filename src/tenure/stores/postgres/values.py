@@ -30,7 +30,7 @@ from tenure.stores.statements import Named
 from tenure.yields import Each, Statement
 
 
-class Command(NamedTuple):
+class Query(NamedTuple):
     """
     One statement as it goes to the server.
 
@@ -42,7 +42,7 @@ class Command(NamedTuple):
     """
 
     name: str
-    query: bytes
+    text: bytes
     params: Sequence[Any] | None = None
     script: bool = False
     spare: bool = False
@@ -294,7 +294,7 @@ _PLACE = re.compile(
 class _Compiled:
     """A named statement with numbered parameters, each packed for the type that its cast names."""
 
-    __slots__ = ("named", "query", "slots")
+    __slots__ = ("named", "slots", "text")
 
     def __init__(self, named: Named) -> None:
         self.named = named
@@ -314,11 +314,11 @@ class _Compiled:
             written = place[0]
             return f"${order.index(param) + 1}" + written[written.index(")") + 2 :]
 
-        self.query = _PLACE.sub(number, named.sql).encode()
+        self.text = _PLACE.sub(number, named.sql).encode()
         untyped = _by_value
         self.slots = tuple(_Slot(param, casts.get(param, untyped)) for param in order)
 
-    def command(self, request: Statement | Each) -> Command:
+    def query(self, request: Statement | Each) -> Query:
         named = self.named
         assert named.each == isinstance(request, Each), f"{named.name} was asked in the wrong way, once or each"
         values: Mapping[str, Any]
@@ -335,7 +335,7 @@ class _Compiled:
                 packed.append(slot.pack(values[slot.param]))
             except (ValueError, TypeError, AttributeError, KeyError, OverflowError, struct.error):
                 raise self._refuse(slot.param) from None
-        return Command(named.name, self.query, packed)
+        return Query(named.name, self.text, packed)
 
     def _refuse(self, param: str) -> Invalid:
         # The value itself is not repeated: it may be a payload.
@@ -358,23 +358,23 @@ class Catalogue:
     def __init__(self, statements: Mapping[str, Named]) -> None:
         self._compiled = {name: _Compiled(named) for name, named in statements.items()}
 
-    def command(self, request: Statement | Each) -> Command:
+    def query(self, request: Statement | Each) -> Query:
         """
-        Turn a request into a command.
+        Turn a request into a query.
 
         Raises:
             Invalid: A value does not fit the type.
         """
         compiled = self._compiled.get(request.name)
         assert compiled is not None, f"no statement is called {request.name}"
-        return compiled.command(request)
+        return compiled.query(request)
 
 
-def plain(name: str, query: str, *values: Any) -> Command:
-    """Make a command of the store's own, its values typed as they are."""
-    return Command(name, query.encode(), [_by_value(value) for value in values])
+def plain(name: str, text: str, *values: Any) -> Query:
+    """Make a query of the store's own, its values typed as they are."""
+    return Query(name, text.encode(), [_by_value(value) for value in values])
 
 
-def script(name: str, text: str) -> Command:
-    """Make a command of several statements."""
-    return Command(name, text.encode(), None, script=True)
+def script(name: str, text: str) -> Query:
+    """Make a query of several statements."""
+    return Query(name, text.encode(), None, script=True)
