@@ -29,8 +29,8 @@ from tenure.rules.creation import NewJob
 from tenure.stores import open_async_store, open_store
 from tenure.stores.contract import AsyncStore
 
-# A claim fills what is free, and handlers that do nothing leave soon: with 200 a drain is a third slower. The others have
-# no such limit, or batches of their own.
+# A claim fills what is free, and handlers that do nothing leave soon: with 200 a drain is a third slower. The others
+# have no such limit, or batches of their own.
 CONCURRENCY = 800
 BULK = 1000
 # The loop of claims and completions without handlers.
