@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -285,7 +286,19 @@ def test_a_loop_that_is_not_installed_is_one_clear_refusal(app: Path, run: Run) 
     (app / "uvloop.py").write_text("raise ImportError('not here')\n", encoding="utf-8")
     refused = run("worker", "app:app", "--uvloop", env={"PYTHONPATH": str(app)})
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert "--uvloop needs uvloop (not here); install tenure[uvloop]" in refused.stderr.replace("\n", " ")
+    assert "--uvloop needs uvloop (not here): pip install 'tenure[uvloop]'" in refused.stderr.replace("\n", " ")
+
+
+def test_the_demonstration_says_what_it_needs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenure.faces.cli.demo.find_spec", lambda _: None)
+    refused = run("demo")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "over HTTP, which needs httpx: pip install 'tenure[http]' [MISSING_EXTRA]" in refused.stderr
+
+
+def test_the_version_is_said(run: Run) -> None:
+    shown = run("--version")
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, f"tenure {version('tenure')}\n", "")
 
 
 def test_a_sweep_asks_and_escalates(app: Path, run: Run) -> None:

@@ -71,3 +71,10 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_set(run: Run, words: t
 def test_fair_or_plain_has_to_be_said(run: Run) -> None:
     assert run("set", "mail")[0] == 2
     assert run("set", "mail", "--plain")[0] == 0
+
+
+def test_how_a_queue_is_served_has_to_be_said(run: Run) -> None:
+    status, out, err = run("set", "mail")
+    assert (status, out) == (2, "")
+    assert "say --fair, so that tenants take turns, or --plain" in " ".join(err.split())
+    assert run("list")[1] == "every queue is plain\n"

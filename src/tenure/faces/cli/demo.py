@@ -7,12 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
 import typer
 
+from tenure.errors import Invalid
 from tenure.faces.cli.options import AsJson
 from tenure.faces.cli.show import write_json
 
@@ -44,6 +46,11 @@ def demo(
     from tenure.faces.demo.story import run_demo  # noqa: PLC0415
     from tenure.faces.demo.tell import Teller  # noqa: PLC0415
 
+    if find_spec("httpx") is None:
+        raise Invalid(
+            "the demonstration asks its provider over HTTP, which needs httpx: pip install 'tenure[http]'",
+            code="MISSING_EXTRA",
+        )
     read = read_quotes(quotes)
     teller = Teller(sys.stderr if as_json else sys.stdout)
     with _ending_on_signals():

@@ -2,14 +2,16 @@
 The command line: one program, thin readings of the verbs.
 
 Every command takes `--store URL` (or TENURE_STORE) and `--json`, exits with 0 when it is done, 1 when it was refused or
-failed, 2 when it was called wrongly. An error is one line on stderr, or one JSON object on stdout with `--json`.
+failed, 2 when the command line could not be read. An error is one line on stderr, or one JSON object on stdout with
+`--json`.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import NoReturn
+from importlib.metadata import version
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -18,7 +20,7 @@ from tenure.faces.cli import demo, jobs, journal, lab, queues, storage, work
 from tenure.faces.cli.show import write_json
 
 
-def _exit(status: object) -> None:
+def _exit(status: object, **_: object) -> None:
     """Let what a command returned be the program's status."""
     raise typer.Exit(status if isinstance(status, int) else 0)
 
@@ -32,6 +34,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     result_callback=_exit,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"tenure {version('tenure')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    """Take the options of the program itself."""
+
+
 app.command("demo")(demo.demo)
 app.command("lab")(lab.lab)
 app.command("init")(storage.init)

@@ -37,8 +37,8 @@ def list_(store: StoreUrl = None, as_json: AsJson = False) -> None:
 def set_(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The queue; it need not have any jobs.")],
     fair: Annotated[
-        bool, typer.Option("--fair/--plain", help="Tenants take turns, or the most urgent job comes first.")
-    ],
+        bool | None, typer.Option("--fair/--plain", help="Tenants take turns, or the most urgent job comes first.")
+    ] = None,
     weight: Annotated[
         list[str] | None,
         typer.Option(metavar="TENANT=N", help="Jobs in one turn of this tenant, 1 to 100; may be given again."),
@@ -47,6 +47,8 @@ def set_(
     as_json: AsJson = False,
 ) -> None:
     """Say how a queue is served, for jobs that come due from now on; what was said before is forgotten."""
+    if fair is None:
+        raise typer.BadParameter("say --fair, so that tenants take turns, or --plain")
     with opened(store) as made:
         setting = DurableJobService(made).set_queue(name, fair=fair, weights=_weights(weight or []) or None)
     if as_json:

@@ -75,7 +75,7 @@ def _uvloop() -> Callable[[], asyncio.AbstractEventLoop]:
     try:
         from uvloop import new_event_loop  # noqa: PLC0415 - an extra, for those who ask for it
     except ImportError as error:
-        raise Invalid(f"--uvloop needs uvloop ({error}); install tenure[uvloop]", code="MISSING_EXTRA") from None
+        raise Invalid(f"--uvloop needs uvloop ({error}): pip install 'tenure[uvloop]'", code="MISSING_EXTRA") from None
     return new_event_loop
 
 
