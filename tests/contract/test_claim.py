@@ -16,6 +16,7 @@ from tenure.procedures import upkeep
 from tenure.procedures.claim import Claim
 from tenure.procedures.claim_batch import claim_batch, guess
 from tenure.rules import moves
+from tenure.rules.creation import PRIORITY_MAX
 from tenure.rules.job import Job
 from tenure.yields import Last
 from tests.contract.bench import START, Bench
@@ -331,40 +332,38 @@ def requests_of(procedure: Any) -> list[str]:
     return [one.name for one in (first.requests if isinstance(first, Last) else first)]
 
 
-def test_a_guess_asks_where_something_was_and_nowhere_else(bench: Bench) -> None:
+def test_a_guess_takes_a_queue_in_its_order_and_looks_nowhere_else(bench: Bench) -> None:
     def put(key: str, **more: Any) -> UUID:
         return create(bench.service, key, execution=None, **more).id
 
-    def take(cursor: Any) -> Any:
-        return bench.run(claim_batch("A", (KIND,), limit=5, queues=["q1", "q2"], cursor=cursor))
+    def take(cursor: Any, limit: int = 5) -> Any:
+        return bench.run(claim_batch("A", (KIND,), limit=limit, queues=["q1", "q2"], cursor=cursor))
 
     put("first", queue="q1", priority=1)
-    known = take(None).known
-    assert [(one.queue, one.lane, one.priority) for one in known] == [("q1", "", 1)]
+    assert take(None).known == {"q1"}
     # One statement, and the commit with it; a look takes two.
-    assert requests_of(claim_batch("A", (KIND,), limit=5, cursor=guess(known, timedelta(seconds=1)))) == ["claim_batch"]
+    assert requests_of(claim_batch("A", (KIND,), limit=5, cursor=guess("q1"))) == ["claim_batch"]
     assert requests_of(claim_batch("A", (KIND,), limit=5)) == ["deferred_due", "ready_fronts"]
     bench.advance(seconds=10)
-    late = put("late", queue="q1", priority=1, scheduled_at=START - timedelta(milliseconds=900))
-    later = put("later", queue="q1", priority=1, scheduled_at=START - timedelta(seconds=2))
+    low = put("low", queue="q1", priority=-3)
     here = put("here", queue="q1", priority=1)
-    others = {put("urgent", queue="q1", priority=2), put("elsewhere", queue="q2", priority=1), later}
-    found = take(guess(known, timedelta(seconds=1)))
-    assert ids(found.claims) == [late, here]
-    assert found.cursor is None
-    # Where it found something is where the next guess begins, and a look finds all the rest.
-    assert [(one.queue, one.priority) for one in found.known] == [("q1", 1)]
-    assert take(guess(found.known, timedelta(seconds=1))).claims == []
-    assert set(ids(take(None).claims)) == others
+    late = put("late", queue="q1", priority=1, scheduled_at=START)
+    urgent = put("urgent", queue="q1", priority=PRIORITY_MAX)
+    elsewhere = put("elsewhere", queue="q2", priority=9)
+    found = take(guess("q1"), limit=3)
+    assert ids(found.claims) == [urgent, late, here]
+    assert ids(take(guess("q1")).claims) == [low]
+    assert take(guess("q1")).claims == []
+    assert ids(take(None).claims) == [elsewhere]
 
 
-def test_lanes_of_a_fair_queue_are_never_guessed(bench: Bench) -> None:
+def test_fair_queues_are_never_guessed(bench: Bench) -> None:
     bench.service.set_queue("q1", fair=True)
     create(bench.service, "fair", execution=None, queue="q1")
     create(bench.service, "plain", execution=None, queue="q2")
     taken = bench.run(claim_batch("A", (KIND,), limit=5, queues=["q1", "q2"]))
     assert len(taken.claims) == 2
-    assert [one.queue for one in taken.known] == ["q2"]
+    assert taken.known == {"q2"}
 
 
 # --- a claim whose reply was lost -------------------------------------------------------------------------------------

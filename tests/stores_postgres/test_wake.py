@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 
+from tenure.stores.postgres.wake import INTERVAL
 from tests.stores_postgres.conftest import Maker
-from tests.stores_postgres.toy import Awaiting, Blocking, add, count, offer, poll, raised
+from tests.stores_postgres.toy import Awaiting, Blocking, add, count, offer, offer_after_a_failure, poll, raised
+from tests.support.postgres import Server, start_server
 from tests.support.proxy import Proxy
 
 
@@ -161,6 +166,86 @@ def test_a_commit_stands_where_nobody_may_be_told(database: str) -> None:
             owner.execute(f"DROP OWNED BY {role}".encode())
             owner.execute(f"DROP ROLE {role}".encode())
     listening.close()
+
+
+def test_a_first_commit_that_failed_does_not_silence_a_connection(database: str) -> None:
+    listening, telling = Blocking(database), Blocking(database, pool_size=1)
+    bell = Bell()
+    with listening.store.listen(bell):
+        assert bell.wait_for(1)
+        telling.run(offer_after_a_failure())
+        for number in (1, 2, 3):
+            heard = bell.rung
+            assert telling.run(offer(1)) == number
+            assert bell.wait_for(heard + 1)
+    telling.close()
+    listening.close()
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    with start_server() as server:
+        Blocking(server.url).migrate()
+        yield server
+
+
+def test_a_notification_that_cannot_be_committed_costs_the_caller_nothing(own_server: Server) -> None:
+    """Its commit waits for a lock of the whole server, which another session holds until its own commit is done."""
+    database = own_server.url
+    with psycopg.connect(database, autocommit=True) as admin, psycopg.connect(database, autocommit=True) as other:
+        # A commit that waits for a standby holds the lock, and nothing comes.
+        admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        admin.execute("ALTER DATABASE postgres SET synchronous_commit = local")
+        admin.execute("SELECT pg_reload_conf()")
+        other.execute("SET synchronous_commit = on")
+        ended = threading.Event()
+
+        def until_held() -> None:
+            # The server hears of its new settings when it likes.
+            while not ended.is_set():
+                other.execute("NOTIFY other")
+
+        with ThreadPoolExecutor(1) as pool:
+            held = pool.submit(until_held)
+            poll(database, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'", (1,))
+            ended.set()
+            for kind in (Blocking, Awaiting):
+                telling = kind(database, pool_size=1)
+                before = telling.run(offer(0))
+                time.sleep(INTERVAL)  # the next one is told with its commit, too
+                began = time.monotonic()
+                assert telling.run(offer(1)) == before + 1
+                assert telling.run(count()) == 0
+                assert time.monotonic() - began < 2
+                telling.close()
+            admin.execute("SELECT pg_cancel_backend(%s)", (other.info.backend_pid,))
+            held.result(10)
+        listening, telling, bell = Blocking(database), Blocking(database), Bell()
+        with listening.store.listen(bell):
+            assert bell.wait_for(1)
+            telling.run(offer(1))
+            assert bell.wait_for(2)
+        listening.close()
+        telling.close()
+
+
+def test_a_store_that_is_closed_meanwhile_still_says_what_it_committed(database: str) -> None:
+    store = Awaiting(database)
+
+    async def burst() -> list[int]:
+        await store.store.run(offer(1))
+        second = asyncio.ensure_future(store.store.run(offer(1)))
+        while not second.done():
+            await asyncio.sleep(0)
+            # As late as it can be: between its commit and its telling.
+            store.store._closed = second.done() or store.store._pools[False].get_stats().get("pool_available") == 1
+        return [await second]
+
+    try:
+        assert store.runner.run(burst()) == [2]
+    finally:
+        store.store._closed = False
+        store.close()
 
 
 def test_a_notification_is_not_part_of_an_open_transaction(database: str) -> None:

@@ -135,6 +135,12 @@ def offer(amount: int, *, command: Command = FRESH) -> Script[int]:
     return int(rows[0][0])
 
 
+@procedure(wakes=True)
+def offer_after_a_failure() -> Script[None]:
+    """Offer work in one round trip that the database refuses once, as a serialization failure."""
+    yield Last([Statement("fail", {"state": "40001", "times": 1})])
+
+
 @procedure
 def read_add(amount: int, *, name: str = "n", command: Command = FRESH) -> Script[int]:
     """Lock, decide, save."""

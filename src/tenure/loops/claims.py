@@ -14,8 +14,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
-from datetime import timedelta
+from collections.abc import Callable, Mapping, Sequence
 
 from tenure.errors import TenureError, Unavailable
 from tenure.handler import Attempt
@@ -23,7 +22,7 @@ from tenure.kinds import Kind
 from tenure.loops.attempts import Attempts
 from tenure.loops.outcomes import GATHER
 from tenure.loops.supervisor import within
-from tenure.procedures.claim_batch import Claimed, Cursor, Entry, Taken, Turns, guess, read_effects
+from tenure.procedures.claim_batch import Claimed, Cursor, Taken, Turns, guess, read_effects
 from tenure.rules.moves import WORKER_LOST
 from tenure.stores.contract import AsyncStore
 from tenure.yields import Procedure
@@ -33,9 +32,8 @@ POLL_MIN, POLL_MAX = 0.02, 1.0
 CLAIM_MAX = 400
 # After so many seconds a claim begins at the front of its queues again, for rows that committed late.
 CURSOR_LIFETIME = 1.0
-# For so many seconds a worker may guess where new work is before it has to look, and so late may rows commit for that.
+# For so many seconds a worker may guess where new work is before it has to look.
 GUESSING = 0.05
-_LATE = timedelta(seconds=1)
 # Fewer free slots than this part of all are not worth a claim of their own while a worker is behind.
 _WORTH = 1 / 4
 
@@ -47,6 +45,7 @@ class Claims:
     Args:
         claim: Makes a claim; takes `kinds`, `limit`, `cursor`, `turns` and `lost` of `claim_batch`.
         kinds: What the worker knows.
+        queues: What the worker serves, in this order; None for every queue.
         unwritten: How many leases are kept, of handlers that run and of outcomes on their way.
         draining: Whether nothing new is to be claimed.
         wake: Set when there may be work.
@@ -65,6 +64,7 @@ class Claims:
         claim: Callable[..., Procedure[Taken]],
         kinds: Mapping[str, Kind],
         *,
+        queues: Sequence[str] | None,
         concurrency: int,
         unwritten: Callable[[], int],
         draining: Callable[[], bool],
@@ -75,6 +75,7 @@ class Claims:
         self._attempts = attempts
         self._claim = claim
         self._kinds = kinds
+        self._queues = queues
         self._concurrency = concurrency
         self._unwritten = unwritten
         self._draining = draining
@@ -87,7 +88,7 @@ class Claims:
         self._cursor: Cursor | None = None
         self._cursor_since = 0.0
         self._turns: Turns = {}
-        self._known: tuple[Entry, ...] = ()
+        self._known: frozenset[str] = frozenset()
         self._woken = False
         self._guessed = False
         self._look_at = math.inf
@@ -133,7 +134,7 @@ class Claims:
         self._asked = self._answer = None
         self._cursor = None if self._guessed else taken.cursor
         self._turns = taken.turns
-        self._known = taken.known or self._known
+        self._known |= taken.known
         if self._draining():
             self._attempts.return_unstarted()
         elif taken.more and not any(one.error_code == WORKER_LOST for one in taken.claims):
@@ -156,15 +157,22 @@ class Claims:
         # As many outcomes may wait to be written as there are slots: a database that takes none is given no more work.
         return self._concurrency - max(len(self._attempts), self._unwritten() - self._concurrency)
 
+    def _likely(self) -> str | None:
+        """Name the queue to guess at: never one that comes behind another one whose jobs were not looked at."""
+        if self._queues is not None:
+            return self._queues[0] if self._queues and self._queues[0] in self._known else None
+        return next(iter(self._known)) if len(self._known) == 1 else None
+
     def _ask(self, free: int) -> None:
         now = self._asked_at = time.monotonic()
         if self._cursor is None or now - self._cursor_since > self._cursor.good_for(CURSOR_LIFETIME):
             self._cursor = None
         cursor = self._cursor
-        self._guessed = cursor is None and self._woken and bool(self._known) and now < self._look_at
+        queue = self._likely() if cursor is None and self._woken and now < self._look_at else None
+        self._guessed = queue is not None
         self._woken = False
-        if self._guessed:
-            cursor = guess(self._known, _LATE)
+        if queue is not None:
+            cursor = guess(queue)
             self._look_at = min(self._look_at, now + GUESSING)
         elif cursor is None or not cursor.entries:
             self._cursor_since = now

@@ -248,6 +248,7 @@ class Worker:
                 organization=self._organization,
             ),
             self._kinds,
+            queues=self._queues,
             concurrency=self._concurrency,
             unwritten=lambda: self._heartbeat.kept,
             draining=lambda: self._draining,

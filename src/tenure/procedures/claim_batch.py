@@ -48,6 +48,7 @@ from tenure.procedures.records import (
     span,
 )
 from tenure.procedures.upkeep import LANES_MAX, PROMOTE_MAX, promote_rows
+from tenure.rules.creation import PRIORITY_MAX
 from tenure.rules.effect import Effect
 from tenure.rules.fairness import LONG_TURN, Turn, plan, stopped
 from tenure.rules.job import Job
@@ -72,6 +73,7 @@ class Entry(NamedTuple):
     Attributes:
         fair: A lane of a fair queue: its lower priorities are taken too. On a plain one each of them has its own entry.
         weight: Jobs in one turn.
+        below: Its lower priorities are taken too, as of a fair one's.
     """
 
     queue: str
@@ -81,6 +83,7 @@ class Entry(NamedTuple):
     job_id: UUID
     fair: bool = False
     weight: int = 1
+    below: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +166,13 @@ class Taken:
     Attributes:
         cursor: For the next claim; None where the next one should look anew, because this one came back short.
         turns: For the next claim too.
-        known: Lanes of plain queues in which a claim that came back short found something, in the order of service,
-            each as far as it came.
+        known: Plain queues in which a claim that came back short found something.
     """
 
     claims: list[Claim | Claimed]
     cursor: Cursor | None = None
     turns: Turns = field(default_factory=dict)
-    known: tuple[Entry, ...] = ()
+    known: frozenset[str] = frozenset()
 
     @property
     def more(self) -> bool:
@@ -178,17 +180,16 @@ class Taken:
         return self.cursor is not None
 
 
-def guess(known: Sequence[Entry], slack: timedelta) -> Cursor:
+def guess(queue: str) -> Cursor:
     """
     Make a cursor for a claim that does not look first: new work is probably where there was some before.
 
     It is one statement and its commit, one round trip instead of two. Whoever guesses has to look afterwards.
 
     Args:
-        known: From a claim before.
-        slack: Rows that are so much older are seen as well: they may have committed later.
+        queue: A plain one. It is taken from its front, the most urgent first; so nothing in it is overtaken.
     """
-    return Cursor(tuple([one._replace(run_at=one.run_at - span(slack), job_id=_FIRST_ID) for one in known]))
+    return Cursor((Entry(queue, "", PRIORITY_MAX, 0, _FIRST_ID, below=True),))
 
 
 @procedure
@@ -246,9 +247,8 @@ def claim_batch(
             break
     if len(claims) == limit or (claims and cursor.partly_seen):
         return Taken(claims, cursor, turns)
-    found_in = {(row[QUEUE], row[LANE], row[PRIORITY]) for row in rows}
-    known = [one for one in cursor.entries if not one.fair and (one.queue, one.lane, one.priority) in found_in]
-    return Taken(claims, None, turns, tuple(known))
+    plain = {entry.queue for entry in cursor.entries if not entry.fair}
+    return Taken(claims, None, turns, frozenset(row[QUEUE] for row in rows if row[QUEUE] in plain))
 
 
 @procedure(reads=True)
@@ -297,7 +297,7 @@ class _Probe:
         rest = (*self._same, limit, self.before, self._command.id)
         asked = Each(
             "claim_batch",
-            [(e.queue, e.lane, e.priority, e.run_at, e.job_id, e.fair, share, *rest) for e, share in shares],
+            [(e.queue, e.lane, e.priority, e.run_at, e.job_id, e.fair or e.below, share, *rest) for e, share in shares],
         )
         rows: list[Row]
         (rows,) = yield Last([asked]) if last else [asked]

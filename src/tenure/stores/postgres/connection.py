@@ -97,8 +97,11 @@ class _Own:
             pgconn.pipeline_sync()
             yield from generators.send(pgconn)
             answers = []
-            for _ in [*sent, None]:  # the last one answers to the end of the round trip
+            for _ in sent:
                 answers.append((yield from generators.fetch_many(pgconn)))
+            while (end := (yield from generators.fetch_many(pgconn)))[-1].status != pq.ExecStatus.PIPELINE_SYNC:
+                # What follows the last COMMIT is committed by the end of the round trip, which can fail too.
+                answers[-1] = end
             pgconn.exit_pipeline_mode()
         return self._own_read(sent, answers)
 
@@ -131,11 +134,11 @@ class _Own:
         wrong: psycopg.Error | None = None
         for (query, key), results in zip(sent, answers, strict=False):
             for result in results:
-                if result.status in _WELL or query.spare:
+                if result.status in _WELL:
                     continue
                 if key is not None:
                     self._own_names.pop(key, None)
-                if wrong is None:
+                if wrong is None and not query.spare:
                     wrong = psycopg.errors.error_from_result(result)
                     self.failing = query.name
             if key is None and wrong is None:

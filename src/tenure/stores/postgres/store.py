@@ -226,7 +226,7 @@ class AsyncPostgresStore(AwaitingPools):
             self._refuse(procedure)
             tell = procedure.wakes and self._pace.due()
             value = await self._patiently(lambda deadline: self._once(procedure, deadline, tell=tell), self._seconds)
-        if procedure.wakes and not tell:
+        if procedure.wakes and not tell and not self._closed:
             await self.notify()
         return settle(value)
 

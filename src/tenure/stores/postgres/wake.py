@@ -27,10 +27,13 @@ from tenure.stores.postgres.values import plain, script
 _LISTEN = b"LISTEN tenure"
 # Nobody waits for the disk: what a crash of the server loses is found by polling, like all that nobody notified of.
 NOTIFY = script("notify", "BEGIN; SET LOCAL synchronous_commit TO off; NOTIFY tenure; COMMIT")
-# The same behind a commit in its round trip, where all that follows it is one transaction.
-TELL = plain("notify", "SELECT set_config('synchronous_commit', 'off', true), pg_notify('tenure', '')")._replace(
-    spare=True
-)
+# The same behind a commit in its round trip, where all that follows it is one transaction. The caller waits for it, but
+# not behind the notifications of others.
+TELL = plain(
+    "notify",
+    "SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '50ms', true), "
+    "pg_notify('tenure', '')",
+)._replace(spare=True)
 # Seconds between two notifications of one store.
 INTERVAL = 0.05
 # Seconds: how long a start waits for the first LISTEN, how long between two attempts, how long without a word before
