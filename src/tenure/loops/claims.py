@@ -132,6 +132,7 @@ class Claims:
         taken = await self._answered()
         sent = self._asked_at
         self._asked = self._answer = None
+        # What lies beside a guess was not looked at, so no claim goes on from there.
         self._cursor = None if self._guessed else taken.cursor
         self._turns = taken.turns
         self._known |= taken.known
@@ -165,7 +166,7 @@ class Claims:
 
     def _ask(self, free: int) -> None:
         now = self._asked_at = time.monotonic()
-        if self._cursor is None or now - self._cursor_since > self._cursor.good_for(CURSOR_LIFETIME):
+        if self._cursor is not None and now - self._cursor_since > self._cursor.good_for(CURSOR_LIFETIME):
             self._cursor = None
         cursor = self._cursor
         queue = self._likely() if cursor is None and self._woken and now < self._look_at else None

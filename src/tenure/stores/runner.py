@@ -208,7 +208,7 @@ def pauses(patience: float, *, first: float = 0.001, longest: float = 0.05) -> I
 
         for pause in pauses(5.0):
             ...try, return on success...
-            time.sleep(pause)
+            time.sleep(pause)  # the caller's own
     """
     end = time.monotonic() + patience
     ceiling = first

@@ -99,9 +99,11 @@ class _Own:
             answers = []
             for _ in sent:
                 answers.append((yield from generators.fetch_many(pgconn)))
-            while (end := (yield from generators.fetch_many(pgconn)))[-1].status != pq.ExecStatus.PIPELINE_SYNC:
+            end = yield from generators.fetch_many(pgconn)
+            while end and end[-1].status != pq.ExecStatus.PIPELINE_SYNC:
                 # What follows the last COMMIT is committed by the end of the round trip, which can fail too.
                 answers[-1] = end
+                end = yield from generators.fetch_many(pgconn)
             pgconn.exit_pipeline_mode()
         return self._own_read(sent, answers)
 
@@ -132,7 +134,7 @@ class _Own:
     def _own_read(self, sent: list[tuple[Query, _Key | None]], answers: list[list[pq.abc.PGresult]]) -> list[Rows]:
         rows: list[Rows] = []
         wrong: psycopg.Error | None = None
-        for (query, key), results in zip(sent, answers, strict=False):
+        for (query, key), results in zip(sent, answers, strict=True):
             for result in results:
                 if result.status in _WELL:
                     continue

@@ -22,7 +22,7 @@ from tenure.stores.postgres.transactions import SAVEPOINT, Block, Host
 from tenure.stores.postgres.trouble import Failure, Kind, connect_failure, connection_lost
 from tenure.stores.postgres.unit import BEGIN, BLOCK_PLANS, READ_PLANS, Unit, settings
 from tenure.stores.postgres.values import Catalogue, Query, plain
-from tenure.stores.postgres.wake import TELL, Listener, Pace
+from tenure.stores.postgres.wake import NOTIFY, Listener, Pace
 from tenure.stores.runner import refuse_inside
 from tenure.stores.statements import Named, load
 from tenure.yields import Procedure, Rows
@@ -205,7 +205,7 @@ class Face(ABC):
     def _unit(self, procedure: Procedure[Any], deadline: float, *, tell: bool) -> Unit:
         if procedure.reads:
             return Unit(self._catalogue, self._clock, lambda: [*self._role_first(), READ_PLANS], repeated=True)
-        after = [TELL] if tell else []
+        after = [NOTIFY] if tell else []
         return Unit(self._catalogue, self._clock, lambda: self._begin(deadline, plans=True), commits=True, after=after)
 
     def _begin(self, deadline: float | None, *, plans: bool = False) -> list[Query]:

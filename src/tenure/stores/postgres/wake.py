@@ -22,14 +22,13 @@ from typing import Self
 import psycopg
 
 from tenure.stores.postgres.connection import BlockingConnection
-from tenure.stores.postgres.values import plain, script
+from tenure.stores.postgres.values import plain
 
 _LISTEN = b"LISTEN tenure"
-# Nobody waits for the disk: what a crash of the server loses is found by polling, like all that nobody notified of.
-NOTIFY = script("notify", "BEGIN; SET LOCAL synchronous_commit TO off; NOTIFY tenure; COMMIT")
-# The same behind a commit in its round trip, where all that follows it is one transaction. The caller waits for it, but
-# not behind the notifications of others.
-TELL = plain(
+# What has no BEGIN is one transaction until the end of its round trip, alone or behind somebody's commit. Nobody waits
+# for the disk, and not for long behind the notifications of others: what is lost is found by polling, like all that
+# nobody notified of.
+NOTIFY = plain(
     "notify",
     "SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '50ms', true), "
     "pg_notify('tenure', '')",

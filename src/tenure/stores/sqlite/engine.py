@@ -191,7 +191,7 @@ class Engine:
                     raise AssertionError(f"{procedure!r} is marked as reading only, and writes") from error
                 if cause is None or not is_busy(cause):
                     raise_typed(error)
-            time.sleep(pause)
+            time.sleep(pause)  # somebody is writing; the schedule is bounded by the patience
         raise busy()
 
     def _enter(self, ticket: Ticket) -> None:
