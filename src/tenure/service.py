@@ -1,7 +1,7 @@
 """
 The contract as an object: every verb is one procedure on a store, blocking or awaiting.
 
-Both classes are made from the same definitions in `verbs.py`, so there are no twins to keep alike.
+Both classes are made from the same definitions in `verbs/`, so there are no twins to keep alike.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tenure.loops import claims
 from tenure.procedures import claim, inspect, operate, reconcile, upkeep
 from tenure.rules import creation, effect, envelope, fairness, lease, moves, payload, retry, survey
 from tenure.stores.sqlite import store
-from tenure.verbs import SWEEP_MAX
+from tenure.verbs.reconciling import SWEEP_MAX
 from tests.docs.pages import ROOT
 
 PAGE = (ROOT / "docs" / "explanation" / "limits.md").read_text("utf-8")

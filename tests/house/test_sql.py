@@ -134,7 +134,9 @@ def test_every_statement_that_is_asked_for_exists() -> None:
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_every_statement_says_what_it_locks_reads_or_writes(database: str) -> None:
     folder = SRC / "stores" / database
-    text = "".join((folder / name).read_text(encoding="utf-8") for name in statements.FILES)
+    text = "".join(
+        (folder / name).read_text(encoding="utf-8") for name in statements.names(f"tenure.stores.{database}")
+    )
     blocks = [block.splitlines() for block in re.split(r"^(?=-- name:)", text, flags=re.MULTILINE)[1:]]
     assert len(blocks) > 20
     said = re.compile(r"^-- .*\w{4}")

@@ -7,7 +7,7 @@ envelopes built and its payload encoded; only the tenant's epoch and the clock a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -328,6 +328,13 @@ def check_text(name: str, value: str) -> str:
     if not value.isprintable():
         raise Invalid(f"{name} holds a character that cannot be printed: {echo(value)}", code="BAD_ARGUMENT")
     return value
+
+
+def check_names(what: str, names: Sequence[str]) -> list[str]:
+    """Refuse a single text where a list of names is meant."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise Invalid(f"{what} is a list of names, not {names!r}", code="BAD_ARGUMENT")
+    return list(names)
 
 
 def check_id(name: str, value: UUID) -> UUID:

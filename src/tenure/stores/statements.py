@@ -1,5 +1,5 @@
 """
-Read a store's `statements.sql` and `claims.sql`: named statements with their parameters.
+Read a store's `*.sql`: named statements with their parameters, one file for each subject.
 
     -- name: lease_delete(job_id, generation) each
     -- locks: the lease rows named
@@ -17,7 +17,6 @@ import re
 from dataclasses import dataclass
 from importlib import resources
 
-FILES = ("statements.sql", "claims.sql")
 _HEADER = re.compile(r"^-- name: (?P<name>\w+)\((?P<params>[\w, ]*)\) (?P<mode>once|each)$")
 
 
@@ -39,9 +38,15 @@ class Named:
 
 
 def load(package: str) -> dict[str, Named]:
-    """Read the statements of a store's package, in the order of its files."""
+    """Read the statements of a store's package, file by file in the order of their names."""
     folder = resources.files(package)
-    return parse("".join(folder.joinpath(name).read_text(encoding="utf-8") for name in FILES))
+    return parse("".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names(package)))
+
+
+def names(package: str) -> list[str]:
+    """Give the names of a package's files of statements; `test_clock.sql` is a schema's, not ours."""
+    found = (entry.name for entry in resources.files(package).iterdir())
+    return sorted(name for name in found if name.endswith(".sql") and name != "test_clock.sql")
 
 
 def parse(text: str) -> dict[str, Named]:

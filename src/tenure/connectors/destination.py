@@ -1,0 +1,46 @@
+"""
+Where a relay delivers messages: the contract of a destination.
+
+A destination speaks one protocol, decides nothing about the outbox and touches no database of ours. It may be handed
+the same message again, also by another process, and says so to the receiver with the message's operation.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import timedelta
+
+from tenure.rules.message import Delivery, Message
+
+
+class Destination(ABC):
+    """
+    One place that takes messages.
+
+    Attributes:
+        name: What a message's `destination` says; unique within a relay.
+        batch: How many messages one call of `deliver` gets at most.
+        timeout: How long one call of `deliver` may take; what has no answer by then is Deferred.
+    """
+
+    name: str
+    batch: int = 100
+    timeout: timedelta = timedelta(seconds=30)
+
+    async def open(self) -> None:
+        """Connect; called once by the relay before the first delivery, and again after a failure. May raise."""
+        return
+
+    @abstractmethod
+    async def deliver(self, messages: Sequence[Message]) -> Sequence[Delivery]:
+        """
+        Deliver messages, in the order given where the protocol has one.
+
+        Returns:
+            One answer for each, in the same order. An exception counts as Deferred for every one of them.
+        """
+
+    async def close(self) -> None:
+        """Let go of every connection; safe to call twice."""
+        return
