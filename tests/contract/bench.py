@@ -28,6 +28,7 @@ from tenure.stores import open_async_store, open_store
 from tenure.stores.contract import AsyncStore, Store
 from tenure.testing.clock import ManualClock
 from tenure.yields import Procedure
+from tests.contract.function import ThroughTheFunction
 
 T = TypeVar("T")
 
@@ -307,6 +308,7 @@ class Bench:
         service: Every verb, bound to no tenant.
         clock: The store's clock, moved by the test.
         loop: The awaiting store's loop, None on a blocking run.
+        through_the_function: Jobs are created by the SQL function; see function.py.
     """
 
     def __init__(
@@ -317,6 +319,7 @@ class Bench:
         self.test_clock = clock
         self.loop = loop
         self.dialect = database.dialect
+        self.through_the_function = False
         self.service = self.bound()
         self.baseline: Dump = {}
 
@@ -338,8 +341,17 @@ class Bench:
     def on(self, store: Any, *, tenant: str | None = None, actor: str | None = None) -> DurableJobService:
         """Give a service on another store of the same kind."""
         if self.loop is None:
-            return DurableJobService(store, tenant=tenant, actor=actor)
+            made = DurableJobService(store, tenant=tenant, actor=actor)
+            if not self.through_the_function:
+                return made
+            ours = ThroughTheFunction(made, self._connection, lambda: micros(self.now), tenant)
+            return cast("DurableJobService", ours)
         return cast("DurableJobService", Awaited(AsyncDurableJobService(store, tenant=tenant, actor=actor), self.loop))
+
+    def _connection(self) -> psycopg.Connection[Any]:
+        assert isinstance(self.database, PostgresDatabase)
+        assert self.database.raw is not None
+        return self.database.raw
 
     def run(self, procedure: Procedure[T]) -> T:
         """Run and commit one procedure."""

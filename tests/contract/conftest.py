@@ -1,4 +1,8 @@
-"""Every test here runs four times: on SQLite and on PostgreSQL, with a blocking and with an awaiting store."""
+"""
+Every test here runs four times: on SQLite and on PostgreSQL, with a blocking and with an awaiting store.
+
+The tests of a file that says `THROUGH_THE_FUNCTION = True` run a fifth time, with jobs that the SQL function creates.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ from tests.contract.invariants import broken
 
 SQLITE = ["sqlite-blocking", "sqlite-awaiting"]
 POSTGRESQL = ["postgresql-blocking", "postgresql-awaiting"]
+FUNCTION = ["postgresql-function"]
 
 
 class Benches:
@@ -57,7 +62,10 @@ class Benches:
         """
         dialect, _, manner = name.partition("-")
         loop = self.loop if manner == "awaiting" else None
-        return open_bench(database or self.database(dialect), self._clock, loop, url)
+        made = open_bench(database or self.database(dialect), self._clock, loop, url)
+        made.through_the_function = manner == "function"
+        made.service = made.bound()
+        return made
 
     @property
     def loop(self) -> LoopThread:
@@ -116,7 +124,14 @@ def _checked(benches: Benches, name: str) -> Iterator[Bench]:
     assert broken(bench.dump(), bench.baseline) == []
 
 
-@pytest.fixture(params=SQLITE + POSTGRESQL)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose the runs of a test that asks for `bench`."""
+    if "bench" in metafunc.fixturenames:
+        more = FUNCTION if getattr(metafunc.module, "THROUGH_THE_FUNCTION", False) else []
+        metafunc.parametrize("bench", [*SQLITE, *POSTGRESQL, *more], indirect=True)
+
+
+@pytest.fixture
 def bench(request: pytest.FixtureRequest, benches: Benches) -> Iterator[Bench]:
     """Give an empty bench; the invariants are checked when the test is over."""
     yield from _checked(benches, request.param)

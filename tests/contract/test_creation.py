@@ -16,8 +16,11 @@ from tenure.rules.payload import PAYLOAD_BYTES_MAX, encode
 from tenure.service import DurableJobService
 from tests.contract.bench import START, Bench, micros
 from tests.contract.build import EXECUTION, KIND, PAYLOAD, claim, create
+from tests.contract.function import UNSAID, said
 from tests.contract.refusal import refused
 from tests.rules.corpus import REFUSED
+
+THROUGH_THE_FUNCTION = True
 
 FIELDS: dict[str, Any] = {
     "organization": "acme",
@@ -161,6 +164,19 @@ def test_a_payload_that_cannot_be_stored_is_refused_with_its_code_and_path_befor
             assert str(caught.value).startswith(path.replace("$", "$.in", 1).rstrip()), name
     assert bench.dump() == before
     assert bench.service.create_job(**FIELDS).created
+
+
+def test_what_a_json_text_can_say_is_refused_by_the_function_itself() -> None:
+    """Else the test above would hold the function to little when it runs through it."""
+    asked: dict[str, set[str]] = {}
+    for name, (make, code, _) in REFUSED.items():
+        value = make()
+        text = None if code in UNSAID else said({"in": value})
+        asked.setdefault("-" if text is None else code, set()).add(name)
+    assert {code: len(names) for code, names in asked.items() if code != "-"} == {
+        "NUMBER_TOO_LONG": 4, "NUL_CHARACTER": 4, "INVALID_UNICODE": 8, "DUPLICATE_KEY": 2, "TOO_DEEP": 5,
+        "PAYLOAD_TOO_LARGE": 2,
+    }  # fmt: skip
 
 
 def test_a_payload_may_have_a_mebibyte_and_not_a_byte_more(bench: Bench) -> None:

@@ -21,6 +21,8 @@ from tests.contract.bench import START, Bench
 from tests.contract.build import KIND, PAYLOAD, claim
 from tests.contract.refusal import refused
 
+THROUGH_THE_FUNCTION = True
+
 FAIR, PLAIN = "fair", "plain"
 
 

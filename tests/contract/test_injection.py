@@ -18,6 +18,8 @@ from tests.contract.bench import Bench
 from tests.contract.build import CASES, Case, claim
 from tests.contract.invariants import broken
 
+THROUGH_THE_FUNCTION = True
+
 STRINGS = [
     "'; DROP TABLE tenure_job; --",
     "'; DROP SCHEMA tenure CASCADE; --",

@@ -21,6 +21,8 @@ from tests.contract.build import KIND, MAILER, RECEIPT, claim, create
 from tests.rules.corpus import ACCEPTED, MENDED, REFUSED_TEXTS, same
 from tests.rules.values import json_values
 
+THROUGH_THE_FUNCTION = True
+
 # The payload is an object around the value, so the deepest ones do not fit; they are held to their own limit elsewhere.
 FITTING = {name: make for name, make in ACCEPTED.items() if "at_the_limit" not in name or "digits" in name}
 

@@ -1,0 +1,2 @@
+-- PostgreSQL gets the function tenure.enqueue(...) here, for producers in other languages. SQLite keeps no functions in a
+-- database, so there is nothing to do: its producers use the library.
