@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from tenure import verbs
 from tenure.errors import Conflict, Invalid, Unavailable
 from tenure.rules.envelope import ExecutionInput, validate_execution_identity_for_dispatch
 from tenure.rules.payload import PAYLOAD_BYTES_MAX
 from tenure.rules.scope import Scope
+from tenure.stores.migrate import load
 from tests.contract.bench import START, Bench, micros
 from tests.contract.build import EXECUTION, KIND, PAYLOAD, begin, claim, create
 from tests.contract.conftest import Benches
@@ -436,6 +438,24 @@ def test_the_session_changes_nothing(postgres: Bench, name: str) -> None:
     read = postgres.service.get_job(job_id)
     assert {key: read.payload[key] for key in payload} == payload
     assert (read.payload_digest, read.scheduled_at) == (ours.payload_digest, ours.scheduled_at)
+
+
+def test_a_database_of_another_encoding_takes_the_schema_and_says_so_at_the_call(postgres_url: str) -> None:
+    name = f"latin_{uuid4().hex[:12]}"
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(
+            f"CREATE DATABASE {name} ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0".encode()
+        )
+        try:
+            url = make_conninfo(postgres_url, dbname=name)
+            with psycopg.connect(url, autocommit=True) as connection:
+                for step in load("tenure.stores.postgres"):
+                    connection.execute(step.sql.encode())
+                with pytest.raises(psycopg.errors.FeatureNotSupported) as caught:
+                    ask(connection, ASKED)
+                assert "UTF8" in str(caught.value)
+        finally:
+            admin.execute(f"DROP DATABASE {name}".encode())
 
 
 def test_it_tells_nobody_and_asks_for_no_more_rights_than_its_caller_has(postgres: Bench) -> None:

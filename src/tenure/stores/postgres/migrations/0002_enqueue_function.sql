@@ -181,7 +181,8 @@ BEGIN
             )));
         END IF;
     END LOOP;
-    RETURN '{' || CASE WHEN cardinality(steps) = 0 THEN coalesce(before, '') || E'\x01' ELSE '' END || coalesce(after, '') || '}';
+    RETURN '{' || CASE WHEN cardinality(steps) = 0 THEN coalesce(before, '') || E'\x01' ELSE '' END
+        || coalesce(after, '') || '}';
 END $$;
 
 -- Write one value in canonical form. `raw` is its text, `step` the last step of its path, `marked` that half characters and
@@ -323,15 +324,17 @@ END $$;
 CREATE FUNCTION tenure.enqueue_said(name text, value text) RETURNS text
 LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
 BEGIN
-    IF value = '' OR NOT EXISTS (
+    IF length(value) > 1000 THEN
+        RETURN tenure.enqueue_refuse('ENVELOPE_VALUE', name || ' is longer than 1000 characters');
+    ELSIF value COLLATE "C" ~ '[!-~]' THEN
+        RETURN value;
+    ELSIF NOT EXISTS (
         SELECT FROM string_to_table(value, NULL) AS one WHERE NOT ascii(one) = ANY(ARRAY[
             9, 10, 11, 12, 13, 28, 29, 30, 31, 32, 133, 160, 5760, 8192, 8193, 8194, 8195, 8196, 8197, 8198, 8199, 8200, 8201,
             8202, 8232, 8233, 8239, 8287, 12288
         ])
     ) THEN
         RETURN tenure.enqueue_refuse('ENVELOPE_VALUE', name || ' is empty; give it text or leave it out');
-    ELSIF length(value) > 1000 THEN
-        RETURN tenure.enqueue_refuse('ENVELOPE_VALUE', name || ' is longer than 1000 characters');
     END IF;
     RETURN value;
 END $$;
@@ -369,7 +372,7 @@ AS $$
 DECLARE
     owner text;
     sent text := payload::text;
-    mark text := chr(1114111) || chr(1114110);
+    mark text;
     marks text;
     marked boolean := false;
     walked text;
@@ -386,6 +389,11 @@ DECLARE
     known record;
     checked text;
 BEGIN
+    IF getdatabaseencoding() <> 'UTF8' THEN
+        RAISE EXCEPTION USING ERRCODE = 'feature_not_supported', MESSAGE =
+            'tenure.enqueue needs a database with the encoding UTF8, this one has ' || getdatabaseencoding(),
+            HINT = 'Create jobs with the library, or move to a database with UTF8.';
+    END IF;
     -- The first thing that is wrong, in the order in which create_job looks.
     checked := tenure.enqueue_name('organization', organization);
     checked := tenure.enqueue_name('project', project);
@@ -430,9 +438,11 @@ BEGIN
         -- The server reads neither NUL nor half characters: two characters that mean nothing and the digits take the place
         -- of each, so that the walk below can say where it is. First an escaped backslash is spelt in another way, so that
         -- nothing behind one looks like them.
+        mark := chr(1114111) || chr(1114110);
         marks := replace(sent, E'\\\\', E'\\u005c');
         marks := regexp_replace(marks, E'\\\\u(0000|[dD][89abAB][0-9a-fA-F]{2}(?!\\\\u[dD][c-fC-F]))', mark || E'\\1', 'g');
-        marks := regexp_replace(marks, E'(?<!\\\\u[dD][89abAB][0-9a-fA-F]{2})\\\\u([dD][c-fC-F][0-9a-fA-F]{2})', mark || E'\\1', 'g');
+        marks := regexp_replace(marks, E'(?<!\\\\u[dD][89abAB][0-9a-fA-F]{2})\\\\u([dD][c-fC-F][0-9a-fA-F]{2})',
+            mark || E'\\1', 'g');
         marked := length(marks) > length(replace(marks, mark, '')) + length(sent) - length(replace(sent, mark, ''));
     END IF;
     walked := tenure.enqueue_canonical(CASE WHEN marked THEN marks::json ELSE payload END, '{}', marked);
@@ -446,7 +456,8 @@ BEGIN
     id := (lpad(to_hex(clock_us / 1000), 12, '0') || '7' || lpad(to_hex(clock_us % 1000 * 4096 / 1000), 3, '0')
         || substr(gen_random_uuid()::text, 20))::uuid;
     IF (actor IS NULL) <> (trace IS NULL) THEN
-        checked := tenure.enqueue_refuse('ENVELOPE_VALUE', 'give actor and trace together: with one of them no effect is dispatched');
+        checked := tenure.enqueue_refuse('ENVELOPE_VALUE',
+            'give actor and trace together: with one of them no effect is dispatched');
     ELSIF actor IS NOT NULL THEN
         checked := tenure.enqueue_said('execution.actor', actor);
         checked := tenure.enqueue_said('execution.trace', trace);
