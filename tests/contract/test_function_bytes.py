@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tenure.errors import Invalid
 from tenure.rules.digest import canonical, operation_digest, payload_digest
 from tenure.rules.payload import encode, parse
 from tests.contract.conftest import Benches
@@ -186,3 +187,56 @@ def test_what_can_be_printed_is_the_same_character_for_character(postgres: Postg
     # The list is that of the oldest Python; newer ones know more characters.
     assert found == ours if unicodedata.unidata_version == "14.0.0" else found <= ours
     assert len(found) > 100_000
+
+
+# --- texts of any writer: refused by both with one code, or the same by both ------------------------------------------
+
+pieces = st.sampled_from(
+    ["\\u0000", "\\ud83d", "\\uDE00", "\\ud83d\\ude00", "\\\\", "u0000", "ud83d", "\\/", '\\"', "\\u00e9", "\\uD7FF",
+     "\\ue000", "\U0010ffff", "\U0010ffff\U0010fffe", "\U0010ffff\U0010fffe0000", "\U0001f600", "é", "\\n", "a", " "]
+)  # fmt: skip
+# Of two things that are wrong in one text either may be named.
+whole = pieces.filter(lambda piece: piece not in {"\\u0000", "\\ud83d", "\\uDE00"})
+escaped = st.lists(pieces, max_size=6).map("".join)
+tokens = st.builds(
+    lambda sign, whole, rest, power: f"{sign}{whole}{rest}{power}",
+    st.sampled_from(["", "-"]),
+    st.sampled_from(["0", "1", "9", "17", "9007199254740993", "1" + "0" * 330, "9" * 309]),
+    st.sampled_from(["", ".0", ".5", ".0000001", "." + "0" * 330 + "1", ".7976931348623157", ".7976931348623159"]),
+    st.just("") | st.builds("{}{}".format, st.sampled_from(["e", "E", "e+", "e-"]), st.integers(0, 700)),
+)
+
+
+def judged(connection: Postgres, text: str) -> str:
+    """Give the digest of a payload, or the code with which the function refuses it."""
+    given = {"organization": "acme", "project": "judged", "idempotency_key": "k", "kind": "k", "payload": text}
+    with connection.transaction(force_rollback=True):
+        try:
+            job_id, _ = ask(connection, given)
+        except Invalid as refusal:
+            return refusal.code
+        row = connection.execute("SELECT payload_digest FROM tenure.job WHERE job_id = %s", [job_id]).fetchone()
+        assert row is not None
+        return str(row[0])
+
+
+def expected(text: str) -> str:
+    try:
+        return payload_digest("k", parse(text))
+    except Invalid as refusal:
+        return refusal.code
+
+
+@given(
+    text=st.one_of(
+        escaped.map('{{"k":["{}"]}}'.format),
+        escaped.map('{{"o":{{"{}":1}}}}'.format),
+        st.builds('{{"{}":1,"{}":2}}'.format, whole, whole),
+        tokens.map('{{"n":{}}}'.format),
+    )
+)
+@example(text='{"k":["\\ud83d\\\\\\ude00"]}')
+@example(text='{"k":["\\\\\\\\u0000"]}')
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_a_text_is_judged_as_the_library_judges_it(postgres: Postgres, text: str) -> None:
+    assert judged(postgres, text) == expected(text)

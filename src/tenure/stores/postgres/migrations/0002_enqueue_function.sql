@@ -439,11 +439,11 @@ BEGIN
         -- of each, so that the walk below can say where it is. First an escaped backslash is spelt in another way, so that
         -- nothing behind one looks like them.
         mark := chr(1114111) || chr(1114110);
-        marks := replace(sent, E'\\\\', E'\\u005c');
+        marks := replace(translate(sent, chr(1114110), chr(1114109)), E'\\\\', E'\\u005c');
         marks := regexp_replace(marks, E'\\\\u(0000|[dD][89abAB][0-9a-fA-F]{2}(?!\\\\u[dD][c-fC-F]))', mark || E'\\1', 'g');
         marks := regexp_replace(marks, E'(?<!\\\\u[dD][89abAB][0-9a-fA-F]{2})\\\\u([dD][c-fC-F][0-9a-fA-F]{2})',
             mark || E'\\1', 'g');
-        marked := length(marks) > length(replace(marks, mark, '')) + length(sent) - length(replace(sent, mark, ''));
+        marked := strpos(marks, mark) > 0;
     END IF;
     walked := tenure.enqueue_canonical(CASE WHEN marked THEN marks::json ELSE payload END, '{}', marked);
     IF EXISTS (SELECT FROM json_object_keys(payload) AS one WHERE one IN ('execution', 'governance')) THEN
