@@ -1,0 +1,279 @@
+"""
+Messages to a NATS JetStream: published side by side, each kept by the stream before it counts as delivered.
+
+The header `Nats-Msg-Id` is made of tenant and message id, so a message that comes again within the stream's duplicate
+window is not stored again; the receipt says `duplicate`. After that window it is stored again, and the consumer's inbox
+is what applies it once.
+
+The client's own reconnecting is off: it would send what we have already given up on. A connection that breaks ends its
+messages as Deferred, and the next call opens another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from tenure.connectors.address import Address, NoAddress
+from tenure.connectors.cloudevent import (
+    CONTENT_TYPE,
+    EVENT_BYTES_MAX,
+    SOURCE,
+    Arrival,
+    EventWriter,
+    check_event_size,
+    read_event,
+)
+from tenure.connectors.destination import Destination, check_destination
+from tenure.connectors.extras import library
+from tenure.connectors.lanes import all_deferred, reason, send_in_lanes
+from tenure.errors import Invalid
+from tenure.rules.message import Deferred, Delivered, Delivery, Message, Refused
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js import JetStreamContext
+
+IN_FLIGHT = 1000
+DUPLICATE_WINDOW = timedelta(minutes=2)
+SUBJECT_BYTES_MAX = 1024  # a server's control line has 4096 bytes, for two subjects and more
+CLOSE_SECONDS = 2.0
+
+_NAME = re.compile(r"[^\s.*>/\\]{1,255}")
+_STREAM_NOT_FOUND = 10059
+_NO_CALLBACK_WAITS = 1.0
+
+
+class JetStream(Destination):
+    """
+    Deliver messages to a stream.
+
+    Delivered: the stream acknowledged it; the receipt is `{"stream", "sequence", "duplicate"}`. Deferred: no
+    acknowledgement, whatever the reason: no connection, no stream for the subject, a full stream. Refused: the message
+    is larger than the server or `bytes_max` takes, or has no subject where the template asks for one.
+
+    Args:
+        servers: `nats://...` or several; a user name and password may be in them, and are shown nowhere.
+        stream: The stream that must take the messages; another one answering counts as no answer.
+        subject: The NATS subject, a template of `{tenant}`, `{type}`, `{version}`, `{subject}`, `{destination}`.
+            Without it `<stream>.{tenant}.{type}`. What stands for a place is one token, only a type keeps its dots;
+            blanks, wildcards and `%` are percent-encoded.
+        create_stream: Make the stream on file storage if it is missing, with all subjects under the template's fixed
+            beginning. Otherwise a missing stream is a Deferred message whose reason says so.
+        duplicate_window: Of a stream made here.
+        options: More arguments for `nats.connect`, such as `tls` or `user_credentials`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        servers: str | Sequence[str],
+        stream: str,
+        *,
+        subject: str | None = None,
+        source: str = SOURCE,
+        create_stream: bool = False,
+        duplicate_window: timedelta = DUPLICATE_WINDOW,
+        timeout: timedelta = timedelta(seconds=30),
+        batch: int = 500,
+        bytes_max: int = EVENT_BYTES_MAX,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._nats = library("nats", user="JetStream", extra="nats")
+        self._errors = library("nats.js.errors", user="JetStream", extra="nats")
+        self.name = name
+        self.timeout = timeout
+        self.batch = batch
+        self._servers = [servers] if isinstance(servers, str) else list(servers)
+        self._stream = stream
+        self._create = create_stream
+        self._window = duplicate_window
+        self._options = dict(options or {})
+        self._writer = EventWriter(source, bytes_max=bytes_max, user="JetStream", extra="nats")
+        if not isinstance(stream, str) or not _NAME.fullmatch(stream):
+            raise Invalid("stream is a stream's name: no blanks, dots, wildcards or slashes", code="BAD_ARGUMENT")
+        if not self._servers or not all(isinstance(one, str) and one for one in self._servers):
+            raise Invalid("servers is an address such as nats://localhost:4222, or several", code="BAD_ARGUMENT")
+        template = f"{stream}.{{tenant}}.{{type}}" if subject is None else subject
+        self._address = Address(template, what="NATS subject", spell=_spell, bytes_max=SUBJECT_BYTES_MAX)
+        self._subjects = _covering(self._address) if create_stream else []
+        self._client: Client | None = None
+        self._jetstream: JetStreamContext | None = None
+        self._connecting = asyncio.Lock()
+        check_destination(self)
+
+    async def open(self) -> None:
+        """Connect, and make the stream where that was asked for; raises what the client raises."""
+        async with self._connecting:
+            if self._client is None or self._client.is_closed:
+                await self._connect()
+
+    async def deliver(self, messages: Sequence[Message]) -> Sequence[Delivery]:
+        """Publish each message and wait for its acknowledgement; see the class for what comes back."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.timeout.total_seconds()
+        try:
+            async with asyncio.timeout_at(until):
+                await self.open()
+        except Exception as error:  # noqa: BLE001 - without a connection nothing was sent
+            await self._drop()
+            return all_deferred(messages, f"no connection to NATS ({type(error).__name__})")
+        client, jetstream = self._client, self._jetstream
+        assert client is not None
+        assert jetstream is not None
+        lost = _lost(client)
+        try:
+            send = functools.partial(self._send, jetstream, client.max_payload, lost)
+            answers = await send_in_lanes(messages, send, width=IN_FLIGHT, limit=max(until - loop.time(), 0.001))
+        except BaseException:
+            await self._drop()
+            raise
+        finally:
+            lost.cancel()
+        if client.is_closed or loop.time() >= until:
+            # A server that does not answer keeps its connection open, and answers the next call as little.
+            await self._drop()
+        return answers
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        async with self._connecting:
+            await self._drop()
+
+    async def _connect(self) -> None:
+        limit = self.timeout.total_seconds()
+        options = {"connect_timeout": limit / 3, **self._options, "allow_reconnect": False, "error_cb": _quiet}
+        client = self._nats.NATS()
+        try:
+            await client.connect(self._servers, **options)
+            jetstream = client.jetstream(timeout=limit / 3, publish_async_max_pending=2 * IN_FLIGHT)
+            if self._create:
+                await self._make_stream(jetstream)
+        except BaseException:
+            await _let_go(client)
+            raise
+        self._client, self._jetstream = client, jetstream
+
+    async def _make_stream(self, jetstream: JetStreamContext) -> None:
+        try:
+            await jetstream.stream_info(self._stream)
+        except self._errors.NotFoundError:
+            await jetstream.add_stream(
+                name=self._stream, subjects=self._subjects, duplicate_window=self._window.total_seconds()
+            )
+
+    async def _send(
+        self, jetstream: JetStreamContext, bytes_max: int, lost: asyncio.Future[None], message: Message
+    ) -> Delivery:
+        try:
+            body = self._writer.write(message)
+            check_event_size(len(body), bytes_max)
+            subject = self._address.of(message)
+        except (Invalid, NoAddress) as refusal:
+            return Refused(reason(f"nothing was sent: {refusal}"))
+        headers = {"Nats-Msg-Id": identity(message), "Content-Type": CONTENT_TYPE}
+        answer = await jetstream.publish_async(subject, body, stream=self._stream, headers=headers)
+        try:
+            waited: list[asyncio.Future[Any]] = [answer, lost]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                return Deferred("the connection to NATS broke before the acknowledgement")
+            ack = answer.result()
+        except self._errors.NoStreamResponseError:
+            return Deferred(reason(f"no stream takes the subject {subject}: make one, or give create_stream=True"))
+        except self._errors.APIError as error:
+            return Deferred(reason(f"NATS refused it: {error.err_code} {error.description}"))
+        finally:
+            answer.cancel()
+        return Delivered({"stream": ack.stream, "sequence": ack.seq, "duplicate": bool(ack.duplicate)})
+
+    async def _drop(self) -> None:
+        client, self._client, self._jetstream = self._client, None, None
+        if client is not None:
+            await _let_go(client)
+
+
+def identity(message: Message) -> str:
+    """Give what the stream tells a repetition by: tenant and message id."""
+    return f"{quote(message.tenant, safe='')}:{message.id}"
+
+
+def read_nats(message: Msg, *, bytes_max: int = EVENT_BYTES_MAX) -> Arrival:
+    """
+    Read a message of a JetStream consumer for its inbox; acknowledge it after the inbox's commit.
+
+    Raises:
+        Invalid: EVENT_TOO_LARGE or EVENT_MALFORMED, also for a message that no stream delivered. It will be so each
+            time: end it with `message.term()`.
+    """
+    try:
+        about = message.metadata
+    except Exception as error:  # noqa: BLE001 - the client raises several for a subject that is not its own
+        raise Invalid(
+            f"this is not an event of an outbox: no stream delivered it ({type(error).__name__})",
+            code="EVENT_MALFORMED",
+        ) from None
+    # The time at which the stream took it: sequences begin anew in a stream that was made again under its old name.
+    delivery_id = f"{about.stream}/{about.sequence.stream}@{about.timestamp.isoformat()}#{about.num_delivered}"
+    arrival = read_event(message.data, delivery_id=delivery_id, bytes_max=bytes_max)
+    given = (message.headers or {}).get("Nats-Msg-Id")
+    if given != f"{quote(arrival.tenant, safe='')}:{arrival.message_id}":
+        raise Invalid("this is not an event of an outbox: Nats-Msg-Id and the event differ", code="EVENT_MALFORMED")
+    return arrival
+
+
+def _spell(place: str, value: str) -> str:
+    if place == "type" and all(value.split(".")):
+        return ".".join(quote(part, safe="!$&'()+,/:;=@~|") for part in value.split("."))
+    return quote(value, safe="!$&'()+,/:;=@~|").replace(".", "%2E")
+
+
+def _covering(address: Address) -> list[str]:
+    """Give the subjects that a new stream must have."""
+    if address.is_fixed:
+        return [address.fixed]
+    beginning, dot, _ = address.fixed.rpartition(".")
+    if not dot or not beginning:
+        raise Invalid(
+            "create_stream needs a subject that begins with a fixed token, such as orders.{type}; otherwise the stream "
+            "would take every subject of the server",
+            code="BAD_ARGUMENT",
+        )
+    return [f"{beginning}.>"]
+
+
+def _lost(client: Client) -> asyncio.Task[None]:
+    """Make a task that ends when a client is closed; the client wakes nobody who waits for an acknowledgement."""
+    reading = client._reading_task  # noqa: SLF001 - the only thing that ends with the connection
+
+    async def wait() -> None:
+        if reading is not None:
+            await asyncio.wait({reading})
+
+    return asyncio.get_running_loop().create_task(wait())
+
+
+async def _let_go(client: Client) -> None:
+    """Close a client within a bounded time; one whose server does not read is cut off."""
+    transport = client._transport  # noqa: SLF001 - `close` writes what is pending first, which may never end
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await client.close()
+    except Exception:  # noqa: BLE001, S110 - it was closed as far as it could be
+        pass
+    writer = getattr(transport, "_io_writer", None)
+    if writer is not None:
+        writer.transport.abort()
+    with contextlib.suppress(Exception):
+        await asyncio.sleep(0)
+
+
+async def _quiet(_error: Exception) -> None:
+    """Log nothing: what a call ended with is in its answers, and the client's texts hold addresses."""
