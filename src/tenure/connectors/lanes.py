@@ -28,40 +28,56 @@ def lanes(messages: Sequence[Message]) -> list[list[int]]:
     return list(found.values())
 
 
-async def send_in_lanes(messages: Sequence[Message], send: Send, *, width: int, limit: float) -> list[Delivery]:
+async def send_in_lanes(
+    messages: Sequence[Message], send: Send, *, width: int, limit: float, lost: asyncio.Future[None] | None = None
+) -> list[Delivery]:
     """
     Send every message, and give one answer for each whatever happens.
 
     Args:
         width: How many are under way at the same time.
         limit: Seconds after which what has no answer is Deferred.
+        lost: Done when there can be no more answers, because the connection broke.
     """
     answers: list[Delivery | None] = [None] * len(messages)
     free = asyncio.Semaphore(width)
-
-    async def one(place: int) -> Delivery:
-        async with free:
-            try:
-                return await send(messages[place])
-            except Exception as error:  # noqa: BLE001 - whatever it is, there was no answer
-                return Deferred(reason(f"no answer ({type(error).__name__})"))
+    why = f"no answer within {limit:.3g} s"
 
     async def lane(places: list[int]) -> None:
         for number, place in enumerate(places):
-            answers[place] = await one(place)
-            if not isinstance(answers[place], Delivered):
+            async with free:
+                answers[place] = answer = await _answered(send, messages[place])
+            if not isinstance(answer, Delivered):
                 for later in places[number + 1 :]:
                     answers[later] = Deferred("not sent: the message before it, of the same subject, was not delivered")
                 return
 
+    def stop(_: object) -> None:
+        nonlocal why
+        why = "the connection broke before the answer"
+        scope.reschedule(asyncio.get_running_loop().time())
+
     try:
-        async with asyncio.timeout(limit), asyncio.TaskGroup() as group:
-            for places in lanes(messages):
-                group.create_task(lane(places))
+        async with asyncio.timeout(limit) as scope:
+            if lost is not None:
+                lost.add_done_callback(stop)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for places in lanes(messages):
+                        group.create_task(lane(places))
+            finally:
+                if lost is not None:
+                    lost.remove_done_callback(stop)
     except TimeoutError:
         pass
-    unanswered = Deferred(f"no answer within {limit:g} s")
-    return [unanswered if answer is None else answer for answer in answers]
+    return [Deferred(why) if answer is None else answer for answer in answers]
+
+
+async def _answered(send: Send, message: Message) -> Delivery:
+    try:
+        return await send(message)
+    except Exception as error:  # noqa: BLE001 - whatever it is, there was no answer
+        return Deferred(reason(f"no answer ({type(error).__name__})"))
 
 
 def all_deferred(messages: Sequence[Message], why: str, retry_after: timedelta | None = None) -> list[Delivery]:

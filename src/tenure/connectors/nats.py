@@ -47,8 +47,6 @@ SUBJECT_BYTES_MAX = 1024  # a server's control line has 4096 bytes, for two subj
 CLOSE_SECONDS = 2.0
 
 _NAME = re.compile(r"[^\s.*>/\\]{1,255}")
-_STREAM_NOT_FOUND = 10059
-_NO_CALLBACK_WAITS = 1.0
 
 
 class JetStream(Destination):
@@ -130,8 +128,9 @@ class JetStream(Destination):
         assert jetstream is not None
         lost = _lost(client)
         try:
-            send = functools.partial(self._send, jetstream, client.max_payload, lost)
-            answers = await send_in_lanes(messages, send, width=IN_FLIGHT, limit=max(until - loop.time(), 0.001))
+            send = functools.partial(self._send, jetstream, client.max_payload)
+            limit = max(until - loop.time(), 0.001)
+            answers = await send_in_lanes(messages, send, width=IN_FLIGHT, limit=limit, lost=lost)
         except BaseException:
             await self._drop()
             raise
@@ -149,13 +148,19 @@ class JetStream(Destination):
 
     async def _connect(self) -> None:
         limit = self.timeout.total_seconds()
-        options = {"connect_timeout": limit / 3, **self._options, "allow_reconnect": False, "error_cb": _quiet}
+        # A server that refuses is asked twice and not until the time is over.
+        quick = {"max_reconnect_attempts": 1, "reconnect_time_wait": 0}
+        ours = {"allow_reconnect": False, "error_cb": _quiet}
+        options = {"connect_timeout": limit / 3, **quick, **self._options, **ours}
         client = self._nats.NATS()
         try:
             await client.connect(self._servers, **options)
-            jetstream = client.jetstream(timeout=limit / 3, publish_async_max_pending=2 * IN_FLIGHT)
+            jetstream = client.jetstream(timeout=limit)
             if self._create:
                 await self._make_stream(jetstream)
+        except self._nats.errors.NoServersError as error:
+            await _let_go(client)
+            raise client.last_error or error from None
         except BaseException:
             await _let_go(client)
             raise
@@ -169,9 +174,7 @@ class JetStream(Destination):
                 name=self._stream, subjects=self._subjects, duplicate_window=self._window.total_seconds()
             )
 
-    async def _send(
-        self, jetstream: JetStreamContext, bytes_max: int, lost: asyncio.Future[None], message: Message
-    ) -> Delivery:
+    async def _send(self, jetstream: JetStreamContext, bytes_max: int, message: Message) -> Delivery:
         try:
             body = self._writer.write(message)
             check_event_size(len(body), bytes_max)
@@ -179,19 +182,13 @@ class JetStream(Destination):
         except (Invalid, NoAddress) as refusal:
             return Refused(reason(f"nothing was sent: {refusal}"))
         headers = {"Nats-Msg-Id": identity(message), "Content-Type": CONTENT_TYPE}
-        answer = await jetstream.publish_async(subject, body, stream=self._stream, headers=headers)
         try:
-            waited: list[asyncio.Future[Any]] = [answer, lost]
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                return Deferred("the connection to NATS broke before the acknowledgement")
-            ack = answer.result()
+            # Not `publish_async`: its answers are lost where the server's answer is an error.
+            ack = await jetstream.publish(subject, body, stream=self._stream, headers=headers)
         except self._errors.NoStreamResponseError:
             return Deferred(reason(f"no stream takes the subject {subject}: make one, or give create_stream=True"))
         except self._errors.APIError as error:
             return Deferred(reason(f"NATS refused it: {error.err_code} {error.description}"))
-        finally:
-            answer.cancel()
         return Delivered({"stream": ack.stream, "sequence": ack.seq, "duplicate": bool(ack.duplicate)})
 
     async def _drop(self) -> None:
