@@ -201,7 +201,7 @@ def test_another_stream_that_takes_the_subject_is_no_answer(nats_server: NatsSer
     run(body)
 
 
-def test_a_full_stream_defers_and_the_rest_of_a_subject_waits(nats_server: NatsServer) -> None:
+def test_a_full_stream_defers(nats_server: NatsServer) -> None:
     async def body() -> None:
         client = await nats.connect(nats_server.url)
         settings = StreamConfig(name="shop", subjects=["shop.>"], max_msgs=2, discard="new")  # type: ignore[arg-type]
@@ -209,8 +209,8 @@ def test_a_full_stream_defers_and_the_rest_of_a_subject_waits(nats_server: NatsS
         out = destination(nats_server)
         answers = await out.deliver([message(number, subject="one") for number in range(4)])
         assert [type(answer) for answer in answers] == [Delivered, Delivered, Deferred, Deferred]
-        assert "maximum messages exceeded" in answers[2].reason  # type: ignore[union-attr]
-        assert "not sent" in answers[3].reason  # type: ignore[union-attr]
+        for answer in answers[2:]:
+            assert "maximum messages exceeded" in answer.reason  # type: ignore[union-attr]
         await out.close()
         await client.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from tenure.connectors.cloudevent import Arrival
+from tenure.connectors.cloudevent import Incoming
 from tenure.connectors.redis import RedisStreams, read_redis
 from tenure.errors import Invalid
 from tenure.rules.message import Deferred, Delivered, Refused
@@ -24,7 +24,7 @@ def destination(server: RedisServer, **changed: Any) -> RedisStreams:
     return RedisStreams("out", server.url, **{"stream": STREAM, **changed})
 
 
-async def stored(server: RedisServer, stream: str = "shop:acme") -> list[Arrival]:
+async def stored(server: RedisServer, stream: str = "shop:acme") -> list[Incoming]:
     """Read what a stream keeps, in its order; the oracle is the server."""
     client = Redis.from_url(server.url)
     try:

@@ -1,9 +1,9 @@
 """
-Sending many messages at once without changing the order of any subject.
+Sending many messages at once, with an answer for each whatever happens.
 
-Messages of one tenant and subject are a lane: each waits for the answer to the one before it, and after one that was
-not delivered the rest of its lane is Deferred unsent, because order is worth more than a moment. Lanes run side by
-side.
+Where `in_turn` is asked for, messages of one tenant and subject are a lane: each waits for the answer to the one before
+it, so they arrive in the order given. Lanes run side by side. A failure stops nobody, not even in its lane: a relay
+hands over an ordered message only when the one before it is done, so what stands here together may overtake.
 """
 
 from __future__ import annotations
@@ -12,15 +12,20 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
-from tenure.rules.message import Deferred, Delivered, Delivery, Message
+from tenure.rules.message import Deferred, Delivery, Message
 
 REASON_MAX = 200
+# Of a destination's time, so that its own answers come before the relay's patience ends, and closing fits in as well.
+SHARE = 0.8
+CLOSE_SHARE, CLOSE_SECONDS_MAX = 0.1, 2.0
 
 Send = Callable[[Message], Awaitable[Delivery]]
 
 
-def lanes(messages: Sequence[Message]) -> list[list[int]]:
+def lanes(messages: Sequence[Message], *, in_turn: bool) -> list[list[int]]:
     """Give the places of the messages, those of one subject together and in order; without a subject each alone."""
+    if not in_turn:
+        return [[place] for place in range(len(messages))]
     found: dict[tuple[str, str | int], list[int]] = {}
     for place, message in enumerate(messages):
         subject: str | int = place if message.subject is None else message.subject
@@ -28,29 +33,31 @@ def lanes(messages: Sequence[Message]) -> list[list[int]]:
     return list(found.values())
 
 
-async def send_in_lanes(
-    messages: Sequence[Message], send: Send, *, width: int, limit: float, lost: asyncio.Future[None] | None = None
+async def send_all(
+    messages: Sequence[Message],
+    send: Send,
+    *,
+    width: int,
+    until: float,
+    in_turn: bool = False,
+    lost: asyncio.Future[None] | None = None,
 ) -> list[Delivery]:
     """
-    Send every message, and give one answer for each whatever happens.
+    Send every message; what has no answer in time is Deferred.
 
     Args:
         width: How many are under way at the same time.
-        limit: Seconds after which what has no answer is Deferred.
+        until: When the time is over, by the loop's clock.
         lost: Done when there can be no more answers, because the connection broke.
     """
     answers: list[Delivery | None] = [None] * len(messages)
     free = asyncio.Semaphore(width)
-    why = f"no answer within {limit:.3g} s"
+    why = "no answer in time"
 
     async def lane(places: list[int]) -> None:
-        for number, place in enumerate(places):
+        for place in places:
             async with free:
-                answers[place] = answer = await _answered(send, messages[place])
-            if not isinstance(answer, Delivered):
-                for later in places[number + 1 :]:
-                    answers[later] = Deferred("not sent: the message before it, of the same subject, was not delivered")
-                return
+                answers[place] = await _answered(send, messages[place])
 
     def stop(_: object) -> None:
         nonlocal why
@@ -58,12 +65,12 @@ async def send_in_lanes(
         scope.reschedule(asyncio.get_running_loop().time())
 
     try:
-        async with asyncio.timeout(limit) as scope:
+        async with asyncio.timeout_at(until) as scope:
             if lost is not None:
                 lost.add_done_callback(stop)
             try:
                 async with asyncio.TaskGroup() as group:
-                    for places in lanes(messages):
+                    for places in lanes(messages, in_turn=in_turn):
                         group.create_task(lane(places))
             finally:
                 if lost is not None:
@@ -80,9 +87,19 @@ async def _answered(send: Send, message: Message) -> Delivery:
         return Deferred(reason(f"no answer ({type(error).__name__})"))
 
 
-def all_deferred(messages: Sequence[Message], why: str, retry_after: timedelta | None = None) -> list[Delivery]:
+def all_deferred(messages: Sequence[Message], why: str) -> list[Delivery]:
     """Give the same answer for every message."""
-    return [Deferred(reason(why), retry_after)] * len(messages)
+    return [Deferred(reason(why))] * len(messages)
+
+
+def limit_of(timeout: timedelta) -> float:
+    """Give the seconds that a destination uses of its time."""
+    return timeout.total_seconds() * SHARE
+
+
+def close_limit_of(timeout: timedelta) -> float:
+    """Give the seconds that closing a connection may take."""
+    return min(timeout.total_seconds() * CLOSE_SHARE, CLOSE_SECONDS_MAX)
 
 
 def reason(text: str) -> str:

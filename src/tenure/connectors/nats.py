@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -25,14 +26,14 @@ from tenure.connectors.cloudevent import (
     CONTENT_TYPE,
     EVENT_BYTES_MAX,
     SOURCE,
-    Arrival,
     EventWriter,
+    Incoming,
     check_event_size,
     read_event,
 )
 from tenure.connectors.destination import Destination, check_destination
 from tenure.connectors.extras import library
-from tenure.connectors.lanes import all_deferred, reason, send_in_lanes
+from tenure.connectors.lanes import all_deferred, close_limit_of, limit_of, reason, send_all
 from tenure.errors import Invalid
 from tenure.rules.message import Deferred, Delivered, Delivery, Message, Refused
 
@@ -41,10 +42,8 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.js import JetStreamContext
 
-IN_FLIGHT = 1000
 DUPLICATE_WINDOW = timedelta(minutes=2)
 SUBJECT_BYTES_MAX = 1024  # a server's control line has 4096 bytes, for two subjects and more
-CLOSE_SECONDS = 2.0
 
 _NAME = re.compile(r"[^\s.*>/\\]{1,255}")
 
@@ -103,7 +102,6 @@ class JetStream(Destination):
         self._address = Address(template, what="NATS subject", spell=_spell, bytes_max=SUBJECT_BYTES_MAX)
         self._subjects = _covering(self._address) if create_stream else []
         self._client: Client | None = None
-        self._jetstream: JetStreamContext | None = None
         self._connecting = asyncio.Lock()
         check_destination(self)
 
@@ -116,21 +114,19 @@ class JetStream(Destination):
     async def deliver(self, messages: Sequence[Message]) -> Sequence[Delivery]:
         """Publish each message and wait for its acknowledgement; see the class for what comes back."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + self.timeout.total_seconds()
+        until = loop.time() + limit_of(self.timeout)
         try:
             async with asyncio.timeout_at(until):
                 await self.open()
         except Exception as error:  # noqa: BLE001 - without a connection nothing was sent
             await self._drop()
             return all_deferred(messages, f"no connection to NATS ({type(error).__name__})")
-        client, jetstream = self._client, self._jetstream
+        client = self._client
         assert client is not None
-        assert jetstream is not None
         lost = _lost(client)
         try:
-            send = functools.partial(self._send, jetstream, client.max_payload)
-            limit = max(until - loop.time(), 0.001)
-            answers = await send_in_lanes(messages, send, width=IN_FLIGHT, limit=limit, lost=lost)
+            send = functools.partial(self._send, client, client.max_payload)
+            answers = await send_all(messages, send, width=len(messages) or 1, until=until, lost=lost)
         except BaseException:
             await self._drop()
             raise
@@ -147,7 +143,7 @@ class JetStream(Destination):
             await self._drop()
 
     async def _connect(self) -> None:
-        limit = self.timeout.total_seconds()
+        limit = limit_of(self.timeout)
         # A server that refuses is asked twice and not until the time is over.
         quick = {"max_reconnect_attempts": 1, "reconnect_time_wait": 0}
         ours = {"allow_reconnect": False, "error_cb": _quiet}
@@ -155,16 +151,15 @@ class JetStream(Destination):
         client = self._nats.NATS()
         try:
             await client.connect(self._servers, **options)
-            jetstream = client.jetstream(timeout=limit)
             if self._create:
-                await self._make_stream(jetstream)
+                await self._make_stream(client.jetstream(timeout=limit / 3))
         except self._nats.errors.NoServersError as error:
-            await _let_go(client)
+            await self._let_go(client)
             raise client.last_error or error from None
         except BaseException:
-            await _let_go(client)
+            await self._let_go(client)
             raise
-        self._client, self._jetstream = client, jetstream
+        self._client = client
 
     async def _make_stream(self, jetstream: JetStreamContext) -> None:
         try:
@@ -174,27 +169,57 @@ class JetStream(Destination):
                 name=self._stream, subjects=self._subjects, duplicate_window=self._window.total_seconds()
             )
 
-    async def _send(self, jetstream: JetStreamContext, bytes_max: int, message: Message) -> Delivery:
+    async def _send(self, client: Client, bytes_max: int, message: Message) -> Delivery:
         try:
             body = self._writer.write(message)
             check_event_size(len(body), bytes_max)
             subject = self._address.of(message)
         except (Invalid, NoAddress) as refusal:
             return Refused(reason(f"nothing was sent: {refusal}"))
-        headers = {"Nats-Msg-Id": identity(message), "Content-Type": CONTENT_TYPE}
+        headers = {
+            "Nats-Msg-Id": identity(message),
+            "Nats-Expected-Stream": self._stream,
+            "Content-Type": CONTENT_TYPE,
+        }
         try:
-            # Not `publish_async`: its answers are lost where the server's answer is an error.
-            ack = await jetstream.publish(subject, body, stream=self._stream, headers=headers)
-        except self._errors.NoStreamResponseError:
+            # A plain request, which is what publishing to a stream is. The client's own `publish` has a timer for each
+            # message, where one for the call is enough; its `publish_async` loses answers that are errors.
+            answer = await client.request(subject, body, timeout=None, headers=headers)  # type: ignore[arg-type]
+        except self._nats.errors.NoRespondersError:
             return Deferred(reason(f"no stream takes the subject {subject}: make one, or give create_stream=True"))
-        except self._errors.APIError as error:
-            return Deferred(reason(f"NATS refused it: {error.err_code} {error.description}"))
-        return Delivered({"stream": ack.stream, "sequence": ack.seq, "duplicate": bool(ack.duplicate)})
+        return _judge(answer.data)
 
     async def _drop(self) -> None:
-        client, self._client, self._jetstream = self._client, None, None
+        client, self._client = self._client, None
         if client is not None:
-            await _let_go(client)
+            await self._let_go(client)
+
+    async def _let_go(self, client: Client) -> None:
+        """Close a client within a bounded time; one whose server does not read is cut off."""
+        transport = client._transport  # noqa: SLF001 - `close` writes what is pending first, which may never end
+        try:
+            async with asyncio.timeout(close_limit_of(self.timeout)):
+                await client.close()
+        except Exception:  # noqa: BLE001, S110 - it was closed as far as it could be
+            pass
+        writer = getattr(transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+        with contextlib.suppress(Exception):
+            await asyncio.sleep(0)
+
+
+def _judge(answer: bytes) -> Delivery:
+    """Read a stream's acknowledgement."""
+    try:
+        ack = json.loads(answer)
+        error = ack.get("error")
+        if error is not None:
+            return Deferred(reason(f"NATS refused it: {error.get('err_code')} {error.get('description')}"))
+        receipt = {"stream": ack["stream"], "sequence": ack["seq"], "duplicate": bool(ack.get("duplicate"))}
+    except (ValueError, KeyError, AttributeError):
+        return Deferred("another answer than a stream's acknowledgement")
+    return Delivered(receipt)
 
 
 def identity(message: Message) -> str:
@@ -202,7 +227,7 @@ def identity(message: Message) -> str:
     return f"{quote(message.tenant, safe='')}:{message.id}"
 
 
-def read_nats(message: Msg, *, bytes_max: int = EVENT_BYTES_MAX) -> Arrival:
+def read_nats(message: Msg, *, bytes_max: int = EVENT_BYTES_MAX) -> Incoming:
     """
     Read a message of a JetStream consumer for its inbox; acknowledge it after the inbox's commit.
 
@@ -226,6 +251,7 @@ def read_nats(message: Msg, *, bytes_max: int = EVENT_BYTES_MAX) -> Arrival:
     return arrival
 
 
+@functools.lru_cache(maxsize=1024)
 def _spell(place: str, value: str) -> str:
     if place == "type" and all(value.split(".")):
         return ".".join(quote(part, safe="!$&'()+,/:;=@~|") for part in value.split("."))
@@ -255,21 +281,6 @@ def _lost(client: Client) -> asyncio.Task[None]:
             await asyncio.wait({reading})
 
     return asyncio.get_running_loop().create_task(wait())
-
-
-async def _let_go(client: Client) -> None:
-    """Close a client within a bounded time; one whose server does not read is cut off."""
-    transport = client._transport  # noqa: SLF001 - `close` writes what is pending first, which may never end
-    try:
-        async with asyncio.timeout(CLOSE_SECONDS):
-            await client.close()
-    except Exception:  # noqa: BLE001, S110 - it was closed as far as it could be
-        pass
-    writer = getattr(transport, "_io_writer", None)
-    if writer is not None:
-        writer.transport.abort()
-    with contextlib.suppress(Exception):
-        await asyncio.sleep(0)
 
 
 async def _quiet(_error: Exception) -> None:

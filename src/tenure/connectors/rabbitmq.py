@@ -16,19 +16,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tenure.connectors.address import Address, NoAddress
-from tenure.connectors.cloudevent import CONTENT_TYPE, EVENT_BYTES_MAX, SOURCE, Arrival, EventWriter, read_event
+from tenure.connectors.cloudevent import CONTENT_TYPE, EVENT_BYTES_MAX, SOURCE, EventWriter, Incoming, read_event
 from tenure.connectors.destination import Destination, check_destination
 from tenure.connectors.extras import library
-from tenure.connectors.lanes import all_deferred, reason, send_in_lanes
+from tenure.connectors.lanes import all_deferred, close_limit_of, limit_of, reason, send_all
 from tenure.errors import Invalid
 from tenure.rules.message import Deferred, Delivered, Delivery, Message, Refused
 
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange, AbstractIncomingMessage
 
-IN_FLIGHT = 500
 KEY_BYTES_MAX = 255  # of a routing key, by the protocol
-CLOSE_SECONDS = 2.0
 _UNROUTABLE = ("deferred", "refused")
 
 
@@ -94,7 +92,7 @@ class RabbitMQ(Destination):
     async def deliver(self, messages: Sequence[Message]) -> Sequence[Delivery]:
         """Publish each message and wait for its confirmation; see the class for what comes back."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + self.timeout.total_seconds()
+        until = loop.time() + limit_of(self.timeout)
         try:
             async with asyncio.timeout_at(until):
                 await self.open()
@@ -106,7 +104,7 @@ class RabbitMQ(Destination):
         assert exchange is not None
         try:
             send = functools.partial(self._send, exchange)
-            answers = await send_in_lanes(messages, send, width=IN_FLIGHT, limit=max(until - loop.time(), 0.001))
+            answers = await send_all(messages, send, width=len(messages) or 1, until=until)
         except BaseException:
             await self._drop()
             raise
@@ -120,7 +118,7 @@ class RabbitMQ(Destination):
             await self._drop()
 
     async def _connect(self) -> None:
-        limit = self.timeout.total_seconds()
+        limit = limit_of(self.timeout)
         options = {"timeout": limit / 3, **self._options}
         self._connection = await self._pika.connect(self._url, **options)
         channel = self._channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
@@ -162,11 +160,11 @@ class RabbitMQ(Destination):
         connection, self._connection, self._channel, self._exchange = self._connection, None, None, None
         if connection is not None:
             with contextlib.suppress(Exception):
-                async with asyncio.timeout(CLOSE_SECONDS):
+                async with asyncio.timeout(close_limit_of(self.timeout)):
                     await connection.close()
 
 
-def read_rabbitmq(message: AbstractIncomingMessage, *, bytes_max: int = EVENT_BYTES_MAX) -> Arrival:
+def read_rabbitmq(message: AbstractIncomingMessage, *, bytes_max: int = EVENT_BYTES_MAX) -> Incoming:
     """
     Read a message of a queue for the inbox; acknowledge it after the inbox's commit.
 

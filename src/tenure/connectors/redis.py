@@ -18,10 +18,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tenure.connectors.address import Address, NoAddress
-from tenure.connectors.cloudevent import EVENT_BYTES_MAX, SOURCE, Arrival, EventWriter, read_event
+from tenure.connectors.cloudevent import EVENT_BYTES_MAX, SOURCE, EventWriter, Incoming, read_event
 from tenure.connectors.destination import Destination, check_destination
 from tenure.connectors.extras import library
-from tenure.connectors.lanes import all_deferred, reason
+from tenure.connectors.lanes import all_deferred, close_limit_of, limit_of, reason
 from tenure.errors import Invalid
 from tenure.rules.message import Deferred, Delivered, Delivery, Message, Refused
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 KEY_BYTES_MAX = 1024
-CLOSE_SECONDS = 2.0
 FIELDS = ("tenant", "id", "operation", "type", "event")
 
 
@@ -83,7 +82,7 @@ class RedisStreams(Destination):
 
     async def open(self) -> None:
         """Connect and ask for an answer; raises what the client raises."""
-        async with asyncio.timeout(self.timeout.total_seconds()):
+        async with asyncio.timeout(limit_of(self.timeout)):
             await self._opened().ping()
 
     async def deliver(self, messages: Sequence[Message]) -> Sequence[Delivery]:
@@ -102,7 +101,7 @@ class RedisStreams(Destination):
             pipeline.xadd(stream, entry, maxlen=self._maxlen, approximate=True)
             places.append(place)
         try:
-            async with asyncio.timeout(self.timeout.total_seconds()):
+            async with asyncio.timeout(limit_of(self.timeout)):
                 results = await pipeline.execute(raise_on_error=False) if places else []
         except Exception as error:  # noqa: BLE001 - whatever it is, there were no answers
             await self._drop()
@@ -120,7 +119,7 @@ class RedisStreams(Destination):
 
     def _opened(self) -> Redis:
         if self._client is None:
-            limit = self.timeout.total_seconds()
+            limit = limit_of(self.timeout)
             # No retries: a command that was sent again after a lost answer would be a second entry.
             retry = self._retry.Retry(self._backoff.NoBackoff(), 0)
             options = {"socket_timeout": limit, "socket_connect_timeout": limit / 3, **self._options, "retry": retry}
@@ -151,13 +150,13 @@ class RedisStreams(Destination):
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(Exception):
-                async with asyncio.timeout(CLOSE_SECONDS):
+                async with asyncio.timeout(close_limit_of(self.timeout)):
                     await client.aclose()
 
 
 def read_redis(
     stream: str | bytes, entry: str | bytes, fields: Mapping[Any, Any], *, bytes_max: int = EVENT_BYTES_MAX
-) -> Arrival:
+) -> Incoming:
     """
     Read an entry of a stream for the inbox; acknowledge it (XACK) after the inbox's commit.
 

@@ -19,15 +19,15 @@ from tenure.connectors.cloudevent import (
     CONTENT_TYPE,
     EVENT_BYTES_MAX,
     SOURCE,
-    Arrival,
     EventWriter,
+    Incoming,
     check_event_size,
     read_event,
 )
 from tenure.connectors.destination import Destination, check_destination
 from tenure.connectors.extras import library
 from tenure.connectors.http import check_headers, check_url, retry_after
-from tenure.connectors.lanes import reason, send_in_lanes
+from tenure.connectors.lanes import limit_of, reason, send_all
 from tenure.connectors.signature import TOLERANCE, Signer
 from tenure.connectors.wire import ANSWER_BYTES_MAX
 from tenure.errors import Invalid
@@ -58,14 +58,14 @@ class Webhook(Destination):
     | every other 4xx, such as 400, 401, 404, 410 | Refused |
     | the message is larger than `bytes_max` | Refused, nothing is sent |
 
-    Messages of one subject go one after the other, others side by side.
+    Messages of one subject go one after the other, in the order given; others side by side.
 
     Args:
         url: https, or http; without a user name or password.
         secret: `whsec_...`; or two, while it is being changed. Required.
         source: The CloudEvents `source`, such as your service's address.
         headers: Sent with each request; credentials may be here.
-        timeout: For one whole call of `deliver`; a single request gets a third of it.
+        timeout: For one whole call of `deliver`; a single request gets about a quarter of it.
         in_flight: How many requests at the same time.
         verify: Your own TLS settings; without them the system's certificates count.
         trust_env: Whether the environment's proxy settings apply.
@@ -109,9 +109,10 @@ class Webhook(Destination):
     async def deliver(self, messages: Sequence[Message]) -> Sequence[Delivery]:
         """Send each message in a request of its own; see the class for what comes back."""
         client = self._opened()
-        limit = self.timeout.total_seconds()
+        limit = limit_of(self.timeout)
+        until = asyncio.get_running_loop().time() + limit
         send = functools.partial(self._send, client, limit / 3)
-        return await send_in_lanes(messages, send, width=self._in_flight, limit=limit)
+        return await send_all(messages, send, width=self._in_flight, until=until, in_turn=True)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -146,7 +147,7 @@ class Webhook(Destination):
                 finally:
                     await response.aclose()
         except TimeoutError:
-            return Deferred(f"no answer within {limit:g} s")
+            return Deferred(f"no answer within {limit:.3g} s")
         except (self._httpx.HTTPError, self._httpx.InvalidURL, OSError) as error:
             return Deferred(f"no answer ({type(error).__name__})")
         return judge(response)
@@ -181,7 +182,7 @@ def verify_webhook(
     tolerance: timedelta = TOLERANCE,
     bytes_max: int = EVENT_BYTES_MAX,
     now: datetime | None = None,
-) -> Arrival:
+) -> Incoming:
     """
     Check a request that a `Webhook` sent, and give its event for the inbox.
 
