@@ -235,6 +235,25 @@ def test_a_message_that_is_too_large_is_refused_beside_one_that_is_not(
     run(body)
 
 
+def test_headers_count_in_the_servers_limit(nats_server: NatsServer) -> None:
+    from tenure.connectors.cloudevent import SOURCE, EventWriter
+
+    writer = EventWriter(SOURCE, bytes_max=2 << 20, user="test", extra="nats")
+    around = len(writer.write(message(1, data={"text": ""})))
+
+    async def body() -> None:
+        out = destination(nats_server)
+        for room in (0, 100, 400):
+            edge = message(1, data={"text": "x" * ((1 << 20) - around - room)}, subject="quote/1")
+            first, second = await out.deliver([edge, message(2)])
+            assert isinstance(first, Delivered if room == 400 else Refused), first
+            # A server that gets one byte more than it takes closes the connection on everybody else.
+            assert isinstance(second, Delivered)
+        await out.close()
+
+    run(body)
+
+
 def test_what_a_subject_is_made_of_cannot_make_it_another_subject(nats_server: NatsServer) -> None:
     odd: list[Message] = [
         message(1, tenant="a.b", type="x"),

@@ -51,12 +51,14 @@ async def send_all(
         lost: Done when there can be no more answers, because the connection broke.
     """
     answers: list[Delivery | None] = [None] * len(messages)
+    begun: set[int] = set()
     free = asyncio.Semaphore(width)
     why = "no answer in time"
 
     async def lane(places: list[int]) -> None:
         for place in places:
             async with free:
+                begun.add(place)
                 answers[place] = await _answered(send, messages[place])
 
     def stop(_: object) -> None:
@@ -77,7 +79,11 @@ async def send_all(
                     lost.remove_done_callback(stop)
     except TimeoutError:
         pass
-    return [Deferred(why) if answer is None else answer for answer in answers]
+    unsent = Deferred("not sent: its turn did not come in time")
+    return [
+        answer if answer is not None else Deferred(why) if place in begun else unsent
+        for place, answer in enumerate(answers)
+    ]
 
 
 async def _answered(send: Send, message: Message) -> Delivery:

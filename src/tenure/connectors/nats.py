@@ -102,6 +102,8 @@ class JetStream(Destination):
         self._address = Address(template, what="NATS subject", spell=_spell, bytes_max=SUBJECT_BYTES_MAX)
         self._subjects = _covering(self._address) if create_stream else []
         self._client: Client | None = None
+        # Done when the client is closed: it wakes nobody who waits for an acknowledgement.
+        self._lost: asyncio.Future[None] | None = None
         self._connecting = asyncio.Lock()
         check_destination(self)
 
@@ -119,34 +121,36 @@ class JetStream(Destination):
             async with asyncio.timeout_at(until):
                 await self.open()
         except Exception as error:  # noqa: BLE001 - without a connection nothing was sent
-            await self._drop()
             return all_deferred(messages, f"no connection to NATS ({type(error).__name__})")
         client = self._client
         assert client is not None
-        lost = _lost(client)
         try:
             send = functools.partial(self._send, client, client.max_payload)
-            answers = await send_all(messages, send, width=len(messages) or 1, until=until, lost=lost)
+            answers = await send_all(messages, send, width=len(messages) or 1, until=until, lost=self._lost)
         except BaseException:
-            await self._drop()
+            await self._drop(client)
             raise
-        finally:
-            lost.cancel()
         if client.is_closed or loop.time() >= until:
             # A server that does not answer keeps its connection open, and answers the next call as little.
-            await self._drop()
+            await self._drop(client)
         return answers
 
     async def close(self) -> None:
         """Let go of the connection."""
         async with self._connecting:
-            await self._drop()
+            await self._drop(self._client)
 
     async def _connect(self) -> None:
         limit = limit_of(self.timeout)
         # A server that refuses is asked twice and not until the time is over.
         quick = {"max_reconnect_attempts": 1, "reconnect_time_wait": 0}
-        ours = {"allow_reconnect": False, "error_cb": _quiet}
+        lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def closed() -> None:
+            if not lost.done():
+                lost.set_result(None)
+
+        ours = {"allow_reconnect": False, "error_cb": _quiet, "closed_cb": closed}
         options = {"connect_timeout": limit / 3, **quick, **self._options, **ours}
         client = self._nats.NATS()
         try:
@@ -159,7 +163,7 @@ class JetStream(Destination):
         except BaseException:
             await self._let_go(client)
             raise
-        self._client = client
+        self._client, self._lost = client, lost
 
     async def _make_stream(self, jetstream: JetStreamContext) -> None:
         try:
@@ -170,17 +174,18 @@ class JetStream(Destination):
             )
 
     async def _send(self, client: Client, bytes_max: int, message: Message) -> Delivery:
-        try:
-            body = self._writer.write(message)
-            check_event_size(len(body), bytes_max)
-            subject = self._address.of(message)
-        except (Invalid, NoAddress) as refusal:
-            return Refused(reason(f"nothing was sent: {refusal}"))
         headers = {
             "Nats-Msg-Id": identity(message),
             "Nats-Expected-Stream": self._stream,
             "Content-Type": CONTENT_TYPE,
         }
+        try:
+            body = self._writer.write(message)
+            # The server counts headers too, and closes the connection on whoever sends more.
+            check_event_size(len(body), bytes_max - _size(headers))
+            subject = self._address.of(message)
+        except (Invalid, NoAddress) as refusal:
+            return Refused(reason(f"nothing was sent: {refusal}"))
         try:
             # A plain request, which is what publishing to a stream is. The client's own `publish` has a timer for each
             # message, where one for the call is enough; its `publish_async` loses answers that are errors.
@@ -189,14 +194,17 @@ class JetStream(Destination):
             return Deferred(reason(f"no stream takes the subject {subject}: make one, or give create_stream=True"))
         return _judge(answer.data)
 
-    async def _drop(self) -> None:
-        client, self._client = self._client, None
+    async def _drop(self, client: Client | None) -> None:
+        """Close a client; by now another call may have opened the next one, which stays."""
         if client is not None:
+            if client is self._client:
+                self._client = None
             await self._let_go(client)
 
     async def _let_go(self, client: Client) -> None:
         """Close a client within a bounded time; one whose server does not read is cut off."""
-        transport = client._transport  # noqa: SLF001 - `close` writes what is pending first, which may never end
+        # `close` writes what is pending first, which may never end; there is no public way to cut it off.
+        transport = getattr(client, "_transport", None)
         try:
             async with asyncio.timeout(close_limit_of(self.timeout)):
                 await client.close()
@@ -272,15 +280,9 @@ def _covering(address: Address) -> list[str]:
     return [f"{beginning}.>"]
 
 
-def _lost(client: Client) -> asyncio.Task[None]:
-    """Make a task that ends when a client is closed; the client wakes nobody who waits for an acknowledgement."""
-    reading = client._reading_task  # noqa: SLF001 - the only thing that ends with the connection
-
-    async def wait() -> None:
-        if reading is not None:
-            await asyncio.wait({reading})
-
-    return asyncio.get_running_loop().create_task(wait())
+def _size(headers: Mapping[str, str]) -> int:
+    """Give the bytes of headers as they are sent, or a few more."""
+    return len("NATS/1.0\r\n\r\n") + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
 
 
 async def _quiet(_error: Exception) -> None:

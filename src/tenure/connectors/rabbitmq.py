@@ -86,7 +86,7 @@ class RabbitMQ(Destination):
         """Connect and look for the exchange; raises what the client raises."""
         async with self._connecting:
             if self._connection is None or self._channel is None or self._channel.is_closed:
-                await self._drop()
+                await self._drop(self._connection)
                 await self._connect()
 
     async def deliver(self, messages: Sequence[Message]) -> Sequence[Delivery]:
@@ -97,25 +97,24 @@ class RabbitMQ(Destination):
             async with asyncio.timeout_at(until):
                 await self.open()
         except Exception as error:  # noqa: BLE001 - without a channel nothing was sent
-            await self._drop()
             return all_deferred(messages, self._not_open(error))
-        channel, exchange = self._channel, self._exchange
+        connection, channel, exchange = self._connection, self._channel, self._exchange
         assert channel is not None
         assert exchange is not None
         try:
             send = functools.partial(self._send, exchange)
             answers = await send_all(messages, send, width=len(messages) or 1, until=until)
         except BaseException:
-            await self._drop()
+            await self._drop(connection)
             raise
         if channel.is_closed or loop.time() >= until:
-            await self._drop()
+            await self._drop(connection)
         return answers
 
     async def close(self) -> None:
         """Let go of the connection."""
         async with self._connecting:
-            await self._drop()
+            await self._drop(self._connection)
 
     async def _connect(self) -> None:
         limit = limit_of(self.timeout)
@@ -156,8 +155,10 @@ class RabbitMQ(Destination):
             return Deferred(reason(f"RabbitMQ did not take it ({type(error.frame).__name__})"))
         return Delivered({"exchange": self._exchange_name, "routing_key": key})
 
-    async def _drop(self) -> None:
-        connection, self._connection, self._channel, self._exchange = self._connection, None, None, None
+    async def _drop(self, connection: AbstractConnection | None) -> None:
+        """Close a connection; by now another call may have opened the next one, which stays."""
+        if connection is self._connection:
+            self._connection, self._channel, self._exchange = None, None, None
         if connection is not None:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(close_limit_of(self.timeout)):

@@ -104,10 +104,10 @@ class RedisStreams(Destination):
             async with asyncio.timeout(limit_of(self.timeout)):
                 results = await pipeline.execute(raise_on_error=False) if places else []
         except Exception as error:  # noqa: BLE001 - whatever it is, there were no answers
-            await self._drop()
+            await self._drop(client)
             results = all_deferred([messages[place] for place in places], f"no answer from Redis ({_word(error)})")
         except BaseException:
-            await self._drop()
+            await self._drop(client)
             raise
         for place, result in zip(places, results, strict=True):
             answers[place] = self._judge(messages[place], result)
@@ -115,7 +115,7 @@ class RedisStreams(Destination):
 
     async def close(self) -> None:
         """Let go of every connection."""
-        await self._drop()
+        await self._drop(self._client)
 
     def _opened(self) -> Redis:
         if self._client is None:
@@ -146,8 +146,10 @@ class RedisStreams(Destination):
             return Deferred(reason(f"Redis refused it: {_word(result)}"))
         return Deferred("Redis gave another answer than an entry's id")
 
-    async def _drop(self) -> None:
-        client, self._client = self._client, None
+    async def _drop(self, client: Redis | None) -> None:
+        """Close a client; by now another call may have made the next one, which stays."""
+        if client is self._client:
+            self._client = None
         if client is not None:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(close_limit_of(self.timeout)):
