@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import timedelta
 from typing import Any
 
@@ -291,6 +292,7 @@ def test_a_message_without_the_subject_that_the_template_asks_for_is_refused(nat
 def test_a_wrong_token_is_deferred_and_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     from tests.support.brokers import or_skip
 
+    caplog.set_level(logging.DEBUG)
     with or_skip(lambda: NatsServer(token="s3cret-right")) as server:
 
         async def body() -> None:

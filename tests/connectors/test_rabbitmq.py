@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -185,6 +186,8 @@ def test_a_message_that_is_too_large_is_refused_beside_one_that_is_not(rabbit_ur
 
 
 def test_a_wrong_password_is_deferred_and_shown_nowhere(rabbit_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
     async def body() -> None:
         async with place(rabbit_url) as (name, _):
             wrong = RabbitMQ("out", rabbit_url.replace("guest:guest", "guest:s3cret"), name)

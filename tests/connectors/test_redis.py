@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import timedelta
 from typing import Any
 
@@ -160,6 +161,7 @@ def test_a_stream_is_kept_to_about_its_length(redis_server: RedisServer) -> None
 
 
 def test_a_wrong_password_is_deferred_and_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
     with or_skip(lambda: RedisServer(password="s3cret-right")) as server:
 
         async def body() -> None:

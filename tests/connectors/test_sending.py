@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import traceback
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,12 +16,15 @@ from hypothesis import strategies as st
 from tenure.connectors.address import Address, NoAddress
 from tenure.connectors.cloudevent import EventWriter, read_event
 from tenure.connectors.lanes import REASON_MAX, reason, send_all
-from tenure.connectors.nats import _spell
+from tenure.connectors.nats import JetStream, _spell
+from tenure.connectors.rabbitmq import RabbitMQ
+from tenure.connectors.redis import RedisStreams
 from tenure.errors import Invalid
 from tenure.rules.creation import check_text
 from tenure.rules.message import Deferred, Delivered, Delivery, Message
 from tenure.rules.payload import PAYLOAD_BYTES_MAX
 from tests.connectors.messages import message, run
+from tests.connectors.servers import refused_port
 
 SENT = [message(number, subject="one" if number < 3 else None) for number in range(5)]
 
@@ -144,3 +150,26 @@ def test_a_row_that_was_edited_by_hand_is_no_event() -> None:
         with pytest.raises(Invalid) as refused:
             writer.write(replace(SENT[0], **changed))
         assert refused.value.code == "EVENT_MALFORMED"
+
+
+@pytest.mark.parametrize("kind", ["nats", "rabbitmq", "redis"])
+def test_an_address_with_a_password_is_shown_nowhere(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    at = f"user:s3cret@127.0.0.1:{refused_port()}"
+    made = {
+        "nats": lambda: JetStream("out", f"nats://{at}", "shop", timeout=timedelta(seconds=5)),
+        "rabbitmq": lambda: RabbitMQ("out", f"amqp://{at}/", "shop", timeout=timedelta(seconds=5)),
+        "redis": lambda: RedisStreams("out", f"redis://{at}/0", "shop", timeout=timedelta(seconds=5)),
+    }
+
+    async def body() -> str:
+        out = made[kind]()
+        (answer,) = await out.deliver(SENT[:1])
+        assert isinstance(answer, Deferred)
+        with pytest.raises(Exception) as raised:  # noqa: PT011 - each client has its own
+            await out.open()
+        await out.close()
+        # A relay shows the class of what it cannot open; a program that opens one itself may show everything.
+        return "".join([answer.reason, repr(out), *traceback.format_exception(raised.value)])
+
+    assert "s3cret" not in run(body) + caplog.text
