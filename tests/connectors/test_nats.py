@@ -310,6 +310,25 @@ def test_a_wrong_token_is_deferred_and_shown_nowhere(caplog: pytest.LogCaptureFi
     assert "s3cret" not in caplog.text
 
 
+def test_a_server_that_reads_nothing_is_cut_off(nats_server: NatsServer) -> None:
+    # More than the sockets hold: something is always still to be written.
+    sent = [message(number, data={"text": "x" * 400_000}) for number in range(40)]
+
+    async def body() -> None:
+        out = destination(nats_server, timeout=2 * SHORT)
+        await out.open()
+        nats_server.pause()
+        began = asyncio.get_running_loop().time()
+        answers = await out.deliver(sent)
+        assert asyncio.get_running_loop().time() - began < 8
+        assert all(isinstance(answer, Deferred) for answer in answers)
+        nats_server.resume()
+        assert isinstance((await out.deliver([message(99)]))[0], Delivered)
+        await out.close()
+
+    run(body)
+
+
 def test_opening_and_closing_again_changes_nothing(nats_server: NatsServer) -> None:
     async def body() -> None:
         out = destination(nats_server)

@@ -190,6 +190,25 @@ def test_a_message_without_the_subject_that_the_template_asks_for_is_refused(red
     run(body)
 
 
+def test_a_server_that_reads_nothing_is_cut_off(redis_server: RedisServer) -> None:
+    # More than the sockets hold: something is always still to be written.
+    sent = [message(number, data={"text": "x" * 400_000}) for number in range(40)]
+
+    async def body() -> None:
+        out = destination(redis_server, timeout=2 * SHORT)
+        await out.open()
+        redis_server.pause()
+        began = asyncio.get_running_loop().time()
+        answers = await out.deliver(sent)
+        assert asyncio.get_running_loop().time() - began < 8
+        assert all(isinstance(answer, Deferred) for answer in answers)
+        redis_server.resume()
+        assert isinstance((await out.deliver([message(99)]))[0], Delivered)
+        await out.close()
+
+    run(body)
+
+
 def test_opening_and_closing_again_changes_nothing(redis_server: RedisServer) -> None:
     async def body() -> None:
         out = destination(redis_server)

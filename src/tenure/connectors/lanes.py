@@ -11,13 +11,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 from tenure.rules.message import Deferred, Delivery, Message
 
 REASON_MAX = 200
 # Of a destination's time, so that its own answers come before the relay's patience ends, and closing fits in as well.
-SHARE = 0.8
+SHARE = 0.75
 CLOSE_SHARE, CLOSE_SECONDS_MAX = 0.1, 2.0
+
+_AGAIN_SECONDS = 0.02
 
 Send = Callable[[Message], Awaitable[Delivery]]
 
@@ -50,10 +53,10 @@ async def send_all(
         until: When the time is over, by the loop's clock.
         lost: Done when there can be no more answers, because the connection broke.
     """
+    loop = asyncio.get_running_loop()
     answers: list[Delivery | None] = [None] * len(messages)
     begun: set[int] = set()
     free = asyncio.Semaphore(width)
-    why = "no answer in time"
 
     async def lane(places: list[int]) -> None:
         for place in places:
@@ -61,29 +64,29 @@ async def send_all(
                 begun.add(place)
                 answers[place] = await _answered(send, messages[place])
 
-    def stop(_: object) -> None:
-        nonlocal why
-        why = "the connection broke before the answer"
-        scope.reschedule(asyncio.get_running_loop().time())
-
+    tasks = [loop.create_task(lane(places)) for places in lanes(messages, in_turn=in_turn)]
+    whole: list[asyncio.Future[Any]] = [asyncio.gather(*tasks, return_exceptions=True)]
+    if lost is not None:
+        whole.append(lost)
     try:
-        async with asyncio.timeout_at(until) as scope:
-            if lost is not None:
-                lost.add_done_callback(stop)
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for places in lanes(messages, in_turn=in_turn):
-                        group.create_task(lane(places))
-            finally:
-                if lost is not None:
-                    lost.remove_done_callback(stop)
-    except TimeoutError:
-        pass
+        await asyncio.wait(whole, timeout=max(until - loop.time(), 0), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await end_tasks(tasks)
+    broken = lost is not None and lost.done()
+    unknown = Deferred("the connection broke before the answer" if broken else "no answer in time")
     unsent = Deferred("not sent: its turn did not come in time")
     return [
-        answer if answer is not None else Deferred(why) if place in begun else unsent
-        for place, answer in enumerate(answers)
+        answer if answer is not None else unknown if place in begun else unsent for place, answer in enumerate(answers)
     ]
+
+
+async def end_tasks(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """End tasks; again and again, because a client library may swallow a cancellation and go on waiting."""
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=_AGAIN_SECONDS)
 
 
 async def _answered(send: Send, message: Message) -> Delivery:

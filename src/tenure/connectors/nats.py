@@ -138,7 +138,7 @@ class JetStream(Destination):
     async def close(self) -> None:
         """Let go of the connection."""
         async with self._connecting:
-            await self._drop(self._client)
+            await self._drop(self._client, politely=True)
 
     async def _connect(self) -> None:
         limit = limit_of(self.timeout)
@@ -194,27 +194,25 @@ class JetStream(Destination):
             return Deferred(reason(f"no stream takes the subject {subject}: make one, or give create_stream=True"))
         return _judge(answer.data)
 
-    async def _drop(self, client: Client | None) -> None:
+    async def _drop(self, client: Client | None, *, politely: bool = False) -> None:
         """Close a client; by now another call may have opened the next one, which stays."""
         if client is not None:
             if client is self._client:
                 self._client = None
-            await self._let_go(client)
+            await self._let_go(client, politely=politely)
 
-    async def _let_go(self, client: Client) -> None:
-        """Close a client within a bounded time; one whose server does not read is cut off."""
-        # `close` writes what is pending first, which may never end; there is no public way to cut it off.
-        transport = getattr(client, "_transport", None)
-        try:
-            async with asyncio.timeout(close_limit_of(self.timeout)):
-                await client.close()
-        except Exception:  # noqa: BLE001, S110 - it was closed as far as it could be
-            pass
-        writer = getattr(transport, "_io_writer", None)
-        if writer is not None:
+    async def _let_go(self, client: Client, *, politely: bool = False) -> None:
+        """Close a client within a bounded time; politely: what is still to be written is written first."""
+        # There is no public way to cut a connection off, and a server that does not read would hold up `close`.
+        writer = getattr(getattr(client, "_transport", None), "_io_writer", None)
+        if writer is not None and not politely:
             writer.transport.abort()
         with contextlib.suppress(Exception):
-            await asyncio.sleep(0)
+            async with asyncio.timeout(close_limit_of(self.timeout)):
+                await client.close()
+        if writer is not None:
+            writer.transport.abort()
+        await asyncio.sleep(0)
 
 
 def _judge(answer: bytes) -> Delivery:

@@ -9,7 +9,6 @@ second message with the same `message_id`, and the consumer's inbox is what appl
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -19,7 +18,7 @@ from tenure.connectors.address import Address, NoAddress
 from tenure.connectors.cloudevent import CONTENT_TYPE, EVENT_BYTES_MAX, SOURCE, EventWriter, Incoming, read_event
 from tenure.connectors.destination import Destination, check_destination
 from tenure.connectors.extras import library
-from tenure.connectors.lanes import all_deferred, close_limit_of, limit_of, reason, send_all
+from tenure.connectors.lanes import all_deferred, close_limit_of, end_tasks, limit_of, reason, send_all
 from tenure.errors import Invalid
 from tenure.rules.message import Deferred, Delivered, Delivery, Message, Refused
 
@@ -114,7 +113,7 @@ class RabbitMQ(Destination):
     async def close(self) -> None:
         """Let go of the connection."""
         async with self._connecting:
-            await self._drop(self._connection)
+            await self._drop(self._connection, politely=True)
 
     async def _connect(self) -> None:
         limit = limit_of(self.timeout)
@@ -155,14 +154,41 @@ class RabbitMQ(Destination):
             return Deferred(reason(f"RabbitMQ did not take it ({type(error.frame).__name__})"))
         return Delivered({"exchange": self._exchange_name, "routing_key": key})
 
-    async def _drop(self, connection: AbstractConnection | None) -> None:
+    async def _drop(self, connection: AbstractConnection | None, *, politely: bool = False) -> None:
         """Close a connection; by now another call may have opened the next one, which stays."""
         if connection is self._connection:
             self._connection, self._channel, self._exchange = None, None, None
         if connection is not None:
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(close_limit_of(self.timeout)):
-                    await connection.close()
+            await self._let_go(connection, politely=politely)
+
+    async def _let_go(self, connection: AbstractConnection, *, politely: bool) -> None:
+        """Close a connection within a bounded time; politely: with the protocol's goodbye."""
+        transport = _transport(connection)
+        if transport is not None and not politely:
+            transport.abort()
+        closing = asyncio.ensure_future(connection.close())
+        try:
+            await asyncio.wait({closing}, timeout=close_limit_of(self.timeout))
+        finally:
+            await end_tasks([closing])
+            if transport is not None:
+                transport.abort()
+        if not closing.cancelled():
+            closing.exception()  # it is closed as far as it could be
+        await asyncio.sleep(0)
+
+
+def _transport(connection: AbstractConnection) -> asyncio.WriteTransport | None:
+    """
+    Find what can be cut off.
+
+    Closing waits until a server that does not read has read, and the client keeps the writer to itself: only the frame
+    of the task that writes has it. A client that is built otherwise is closed without being cut off.
+    """
+    writing = getattr(getattr(getattr(connection, "transport", None), "connection", None), "_writer_task", None)
+    frame = getattr(writing.get_coro(), "cr_frame", None) if isinstance(writing, asyncio.Task) else None
+    writer = frame.f_locals.get("writer") if frame is not None else None
+    return writer.transport if isinstance(writer, asyncio.StreamWriter) else None
 
 
 def read_rabbitmq(message: AbstractIncomingMessage, *, bytes_max: int = EVENT_BYTES_MAX) -> Incoming:

@@ -21,12 +21,13 @@ from tenure.connectors.address import Address, NoAddress
 from tenure.connectors.cloudevent import EVENT_BYTES_MAX, SOURCE, EventWriter, Incoming, read_event
 from tenure.connectors.destination import Destination, check_destination
 from tenure.connectors.extras import library
-from tenure.connectors.lanes import all_deferred, close_limit_of, limit_of, reason
+from tenure.connectors.lanes import all_deferred, close_limit_of, end_tasks, limit_of, reason
 from tenure.errors import Invalid
 from tenure.rules.message import Deferred, Delivered, Delivery, Message, Refused
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
+    from redis.asyncio.client import Pipeline
 
 KEY_BYTES_MAX = 1024
 FIELDS = ("tenant", "id", "operation", "type", "event")
@@ -101,8 +102,7 @@ class RedisStreams(Destination):
             pipeline.xadd(stream, entry, maxlen=self._maxlen, approximate=True)
             places.append(place)
         try:
-            async with asyncio.timeout(limit_of(self.timeout)):
-                results = await pipeline.execute(raise_on_error=False) if places else []
+            results = await self._execute(client, pipeline) if places else []
         except Exception as error:  # noqa: BLE001 - whatever it is, there were no answers
             await self._drop(client)
             results = all_deferred([messages[place] for place in places], f"no answer from Redis ({_word(error)})")
@@ -117,12 +117,31 @@ class RedisStreams(Destination):
         """Let go of every connection."""
         await self._drop(self._client)
 
+    async def _execute(self, client: Redis, pipeline: Pipeline) -> list[Any]:
+        """Execute a pipeline within the time; after it the connection is cut off, for what is half written or read."""
+        running = asyncio.ensure_future(pipeline.execute(raise_on_error=False))
+        try:
+            await asyncio.wait({running}, timeout=limit_of(self.timeout))
+        finally:
+            if not running.done():
+                # Closing would wait until a server that does not read has read; the client has no way to cut it off.
+                for connection in getattr(client.connection_pool, "_in_use_connections", ()):
+                    writer = getattr(connection, "_writer", None)
+                    if writer is not None:
+                        writer.transport.abort()
+                await end_tasks([running])
+        if running.cancelled():
+            raise TimeoutError
+        return running.result()
+
     def _opened(self) -> Redis:
         if self._client is None:
             limit = limit_of(self.timeout)
             # No retries: a command that was sent again after a lost answer would be a second entry.
             retry = self._retry.Retry(self._backoff.NoBackoff(), 0)
-            options = {"socket_timeout": limit, "socket_connect_timeout": limit / 3, **self._options, "retry": retry}
+            # The time of a call is looked after here; the client's own would close a connection without cutting it off.
+            ours = {"retry": retry, "socket_timeout": None}
+            options = {"socket_connect_timeout": limit / 3, **self._options, **ours}
             self._client = self._redis.Redis.from_url(self._url, **options)
         return self._client
 
