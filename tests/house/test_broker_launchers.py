@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -70,6 +71,8 @@ def test_a_broker_is_on_loopback_never_root_and_does_not_outlive_a_killed_owner(
         assert "0100007F" in set().union(*(listening(pid) for pid in processes))
         assert set().union(*(listening(pid) for pid in processes)) <= LOOPBACK
         assert all(unprivileged(pid) for pid in processes)
+        # Nobody is left to remove it.
+        folders = {Path(f"/proc/{pid}/cwd").readlink() for pid in processes}
         ended = [os.pidfd_open(pid) for pid in processes]
         owner.send_signal(signal.SIGKILL)
         waiting = set(ended)
@@ -79,6 +82,9 @@ def test_a_broker_is_on_loopback_never_root_and_does_not_outlive_a_killed_owner(
             waiting -= set(now)
         for one in ended:
             os.close(one)
+    for folder in folders:
+        if folder.name.startswith("tenure-"):
+            shutil.rmtree(folder)
     with (
         pytest.raises(ConnectionRefusedError),
         socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), timeout=5),
