@@ -20,8 +20,14 @@ from typing import Any
 import tenure
 from tenure import errors, testing, verbs
 from tenure.app import AsyncJoined, Joined
+from tenure.connectors.cloudevent import Incoming
 from tenure.connectors.http import HttpProvider
+from tenure.connectors.nats import JetStream, read_nats
+from tenure.connectors.rabbitmq import RabbitMQ, read_rabbitmq
+from tenure.connectors.redis import RedisStreams, read_redis
+from tenure.connectors.signature import new_secret
 from tenure.connectors.smtp import Email, SmtpProvider
+from tenure.connectors.webhook import Webhook, verify_webhook
 from tenure.loops.supervisor import Health, LoopHealth
 from tenure.loops.worker import Worker
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Store, Transaction
@@ -425,6 +431,23 @@ def providers(page: Page) -> None:
     record(page, Email)
 
 
+def destinations(page: Page) -> None:
+    """Where a relay delivers, and how the other end reads what comes."""
+    page.add("## Destinations")
+    page.add(
+        "`tenure.connectors.webhook`, `.nats`, `.rabbitmq` and `.redis`, each with an extra of its name; see",
+        "[Deliver messages](../how-to/deliver-messages.md).",
+    )
+    for kind in (Webhook, JetStream, RabbitMQ, RedisStreams):
+        page.add(f"### {kind.__name__}")
+        page.call(kind.__name__, kind)
+    page.add("### The receiving half")
+    for function in (new_secret, verify_webhook, read_nats, read_rabbitmq, read_redis):
+        page.add(f"#### {function.__name__}")
+        page.call(function.__name__, function)
+    record(page, Incoming)
+
+
 def records(page: Page) -> None:
     """Records and closed lists of names."""
     page.add("## Records")
@@ -503,7 +526,7 @@ def _shown(owner: type, name: str, prefix: str) -> str:
     return signature(f"{prefix}.{name}", member, drop=1)
 
 
-PARTS = (stores, service, app, contexts, providers, records, envelopes, failures, helpers)
+PARTS = (stores, service, app, contexts, providers, destinations, records, envelopes, failures, helpers)
 
 
 def contents(lines: Sequence[str]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import brokers
 from tests.support.postgres import Databases, Server, attach, start_server
 
 # A change is judged by the same examples every time; the nightly run looks for new ones and prints how to repeat them.
@@ -35,7 +36,7 @@ for _number in (signal.SIGHUP, signal.SIGQUIT):
 
 # A developer's own settings must not reach the tests.
 for _name in [name for name in os.environ if name.startswith("TENURE_")]:
-    if _name not in {"TENURE_TEST_POSTGRES", "TENURE_HYPOTHESIS"}:
+    if _name not in {"TENURE_TEST_POSTGRES", "TENURE_HYPOTHESIS", "TENURE_CI"}:
         del os.environ[_name]
 
 
@@ -74,3 +75,34 @@ def postgres_server() -> Iterator[Server]:
     """Give a server of the test's own, which it may stop, kill and start again."""
     with start_server() as server:
         yield server
+
+
+@pytest.fixture
+def nats_server() -> Iterator[brokers.NatsServer]:
+    """Give a NATS server of the test's own, which it may stop, kill, pause and start again."""
+    with brokers.or_skip(brokers.NatsServer) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_server() -> Iterator[brokers.RedisServer]:
+    """Give a Redis of the test's own, which it may stop, kill, pause and start again."""
+    with brokers.or_skip(brokers.RedisServer) as server:
+        yield server
+
+
+@pytest.fixture
+def rabbit_server() -> Iterator[brokers.RabbitServer]:
+    """Give a RabbitMQ of the test's own; it takes seconds to start, so most tests share `rabbit_url`."""
+    with brokers.or_skip(brokers.RabbitServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbit_url(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
+    """Give the URL of the run's RabbitMQ; names of queues and exchanges are for each test to choose."""
+    brokers.or_skip(brokers.RabbitServer.find)
+    base = tmp_path_factory.getbasetemp()
+    meeting = (base if worker_id == "master" else base.parent) / "rabbitmq"
+    with brokers.attach(Path(meeting)) as url:
+        yield url

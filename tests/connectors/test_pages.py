@@ -1,4 +1,4 @@
-"""The how-to pages about providers hold what runs: each page's Python, top to bottom, as a reader would type it."""
+"""The how-to pages about providers and destinations hold what runs, top to bottom, as a reader would type it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 
 from tenure.connectors.http import AUTHENTICATION_STATUSES, DECLINED_STATUSES, UNCERTAIN_STATUSES
 from tenure.connectors.simulator.faults import LOOKUP_FAULTS, SEND_FAULTS
+from tenure.connectors.webhook import DEFERRED_STATUSES, Webhook
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
-NAMES = ["write-a-provider.md", "send-mail.md", "test-with-the-simulator.md"]
+NAMES = ["write-a-provider.md", "send-mail.md", "test-with-the-simulator.md", "deliver-messages.md"]
 
 
 def blocks(text: str) -> list[str]:
@@ -39,3 +40,9 @@ def test_the_tables_of_the_pages_are_those_of_the_code() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", simulator, re.MULTILINE)) == set(SEND_FAULTS) | set(LOOKUP_FAULTS)
     for statuses in (UNCERTAIN_STATUSES, AUTHENTICATION_STATUSES, DECLINED_STATUSES):
         assert re.search(rf"^\| {', '.join(map(str, sorted(statuses)))}\b", provider, re.MULTILINE)
+
+
+def test_the_table_of_a_webhooks_answers_is_that_of_the_code() -> None:
+    deferred = sorted(DEFERRED_STATUSES - {429})
+    for text in ((PAGES / "deliver-messages.md").read_text(), Webhook.__doc__ or ""):
+        assert re.search(rf"^ *\| {', '.join(map(str, deferred))}\b", text, re.MULTILINE)

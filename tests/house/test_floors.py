@@ -54,6 +54,8 @@ DANGEROUS_MODULES = {
 DANGEROUS_CALLS = {"eval", "exec", "compile", "__import__"}
 
 LINES_MAX = 600
+# A developer need not install three brokers; under CI it fails instead.
+MAY_SKIP = ROOT / "tests" / "support" / "brokers" / "missing.py"
 
 
 def modules(*rooms: str) -> Iterator[Path]:
@@ -188,7 +190,7 @@ def test_every_test_runs() -> None:
     found = [
         f"{name(path)}:{node.lineno}: {node.attr}"
         for path in files("tests")
-        if path.suffix == ".py"
+        if path.suffix == ".py" and path != MAY_SKIP
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.Attribute) and node.attr in told_apart and _about_pytest(node)
     ]

@@ -11,7 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta
 
+from tenure.errors import Invalid, echo
 from tenure.rules.message import Delivery, Message
+
+NAME_MAX = 200
 
 
 class Destination(ABC):
@@ -44,3 +47,21 @@ class Destination(ABC):
     async def close(self) -> None:
         """Let go of every connection; safe to call twice."""
         return
+
+
+def check_destination(destination: Destination) -> None:
+    """
+    Refuse a destination that no relay could use.
+
+    Raises:
+        Invalid: A bad name, a batch below one, or a timeout that is not above zero.
+    """
+    name = destination.name
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX or not name.isprintable() or name != name.strip():
+        raise Invalid(
+            f"a destination's name is 1 to {NAME_MAX} printable characters, not {echo(name)}", code="BAD_ARGUMENT"
+        )
+    if type(destination.batch) is not int or destination.batch < 1:
+        raise Invalid(f"destination {name!r}: batch is a number from 1", code="BAD_ARGUMENT")
+    if not isinstance(destination.timeout, timedelta) or destination.timeout <= timedelta(0):
+        raise Invalid(f"destination {name!r}: timeout is a timedelta above zero", code="BAD_ARGUMENT")

@@ -126,10 +126,10 @@ class HttpProvider(Provider):
         self.lookup_complete = lookup_complete
         self.settles_within = settles_within
         self.timeout = timeout
-        self._url = _check_url(url, "url")
-        self._lookup_url = None if lookup_url is None else _check_url(lookup_url, "lookup_url")
+        self._url = check_url(url, "url")
+        self._lookup_url = None if lookup_url is None else check_url(lookup_url, "lookup_url")
         self._method = method.upper()
-        self._headers = _check_headers(headers or {})
+        self._headers = check_headers(headers or {})
         self._auth = auth
         self._client = client
         self._classify = classify
@@ -388,7 +388,7 @@ def _name(error: BaseException) -> str:
     return names[0] if root is error or names[0] == names[1] else ": ".join(names)
 
 
-def _check_url(url: str, what: str) -> str:
+def check_url(url: str, what: str) -> str:
     """Refuse an address that is not one; the texts never show it, a token may be in its query."""
     try:
         parts = urlsplit(url)
@@ -404,7 +404,8 @@ def _check_url(url: str, what: str) -> str:
     return url
 
 
-def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
+def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Refuse headers that could not be sent, and the one that is the operation key's."""
     for name, value in headers.items():
         if not _matches(_FIELD_NAME, name):
             raise Invalid("a header's name is letters, digits and hyphens")

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import shutil
 import signal
-import socket
 import stat
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -26,6 +23,7 @@ from typing import IO, Self
 import psycopg
 
 from tests.support.postgres.binaries import VARIABLE, Binaries, candidates, wanted
+from tests.support.process import becoming, free_port, unprivileged
 
 START_SECONDS = 90.0
 STOP_SECONDS = 30.0
@@ -40,23 +38,6 @@ _SETTINGS = {
     "shared_buffers": "64MB",
     "log_checkpoints": "off",
 }
-
-# Runs as our child, first as root: gives up its privileges, asks for a signal at our death, becomes the program. Done
-# here and not in `preexec_fn`, which is unsafe with threads. ctypes is loaded before the privileges go, because an
-# unprivileged user may not be able to read this Python.
-_BECOME = """
-import ctypes, os, signal, sys
-parent, uid, gid, folder, *argv = sys.argv[1:]
-libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-if int(uid) >= 0:
-    os.setgroups([int(gid)]); os.setgid(int(gid)); os.setuid(int(uid))
-if libc is not None:
-    libc.prctl(1, int(signal.SIGQUIT), 0, 0, 0)
-    if os.getppid() != int(parent):
-        sys.exit("the parent is gone already")
-os.chdir(folder)
-os.execv(argv[0], argv)
-"""
 
 
 class NoPostgres(Exception):
@@ -80,7 +61,7 @@ class Server:
         self.data = self.folder / "data"
         self.log = self.folder / "log"
         self.settings = {**_SETTINGS, **({} if durable else _FAST), **(settings or {})}
-        self._account = _unprivileged() if os.geteuid() == 0 else None
+        self._account = unprivileged()
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
         try:
@@ -170,10 +151,8 @@ class Server:
 
     def _spawn(self, argv: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
         program = self.binaries.folder / argv[0]
-        uid, gid = (-1, -1) if self._account is None else (self._account.pw_uid, self._account.pw_gid)
-        become = [sys.executable, "-I", "-S", "-c", _BECOME]
         return subprocess.Popen(
-            [*become, str(os.getpid()), str(uid), str(gid), str(self.folder), str(program), *argv[1:]],
+            becoming([str(program), *argv[1:]], self._account, self.folder, signal.SIGQUIT),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -218,7 +197,7 @@ class Server:
     def _start_on_a_free_port(self) -> None:
         # Between choosing a port and binding it another program may take it; then another port is chosen.
         for last in (False, False, True):
-            self.port = _free_port()
+            self.port = free_port()
             try:
                 self.start()
             except NoPostgres:
@@ -287,22 +266,8 @@ def closing_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _unprivileged() -> pwd.struct_passwd:
-    for name in ("postgres", "nobody"):
-        with contextlib.suppress(KeyError):
-            return pwd.getpwnam(name)
-    raise NoPostgres("PostgreSQL refuses to run as root, and there is neither a user postgres nor a user nobody")
-
-
 def _others_can_reach(folder: Path) -> bool:
     programs = (folder / "postgres", folder / "initdb")
     return all(above.stat().st_mode & stat.S_IXOTH for above in [folder, *folder.parents]) and all(
         program.stat().st_mode & stat.S_IXOTH and program.stat().st_mode & stat.S_IROTH for program in programs
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
