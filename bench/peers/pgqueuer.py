@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import asyncpg  # type: ignore[import-not-found,unused-ignore]
-import uvloop  # type: ignore[import-not-found,unused-ignore]
-from pgqueuer import PgQueuer  # type: ignore[import-not-found,unused-ignore]
-from pgqueuer.db import AsyncpgDriver  # type: ignore[import-not-found,unused-ignore]
-from pgqueuer.queries import Queries  # type: ignore[import-not-found,unused-ignore]
+import asyncpg  # type: ignore[import-not-found,import-untyped,unused-ignore]
+import uvloop  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from pgqueuer import PgQueuer  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from pgqueuer.db import AsyncpgDriver  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from pgqueuer.queries import Queries  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 from bench.protocol import Adapter, Producer, Stop, main
 from bench.tally import Tally

@@ -48,6 +48,8 @@ TABLES = (
     "announcement",
     "queue",
     "queue_weight",
+    "queue_change",
+    "known_kind",
     "meta",
 )
 OF_TENANTS = TABLES[: TABLES.index("claim")]
