@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tenure.errors import Conflict, Invalid, Refused
+from tenure.errors import Conflict, Invalid, Refused, Unavailable
+from tenure.procedures import claim as claiming
 from tenure.procedures import upkeep
 from tenure.procedures.claim_batch import claim_batch, guess
 from tenure.procedures.operate_queues import CHANGES_MAX
@@ -17,6 +18,7 @@ from tenure.rules.outcome import Accepted, Succeeded
 from tenure.rules.queues import Contents, QueueState, may_claim
 from tests.contract.bench import Bench
 from tests.contract.build import CASES, KIND, PAYLOAD, RECEIPT, begin, claim, create, running, running_effect
+from tests.contract.caller import producer
 
 OP = "op:1"
 MAIL = "mail"
@@ -404,6 +406,39 @@ def test_of_two_who_want_a_queue_one_gets_it(bench: Bench) -> None:
     winner = next(owner for owner, what in told.items() if what == "mine")
     assert state(bench).owner == winner
     assert [one.new_owner for one in bench.service.list_queue_changes(MAIL)] == [winner]
+
+
+# What has begun and is not committed is seen or waited for. SQLite has one writer, and nothing to wait for.
+
+
+def test_a_creation_on_its_way_is_not_left_behind(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    with producer(bench) as caller:
+        caller.begin()
+        one = {"organization": "acme", "project": "p1", "kind": KIND, "payload": PAYLOAD, "queue": MAIL}
+        joined = caller.join()
+        bench.on(joined).create_job(idempotency_key="k-1", **one)
+        with pytest.raises(Unavailable) as busy:
+            give(bench, "billing")
+        assert busy.value.code == "STORE_BUSY"
+        assert bench.service.list_queue_changes(MAIL) == []
+        caller.commit()
+    with pytest.raises(Refused) as refused:
+        give(bench, "billing")
+    assert refused.value.code == "QUEUE_NOT_DRAINED"
+    assert give(bench, "billing", with_work=True).contents == Contents(ready=1)
+
+
+def test_a_claim_on_its_way_is_not_left_behind(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    create(bench.service, queue=MAIL)
+    with bench.transaction() as tx:
+        assert len(tx.run(claiming.claim("A", limit=1))) == 1
+        with pytest.raises(Unavailable):
+            give(bench, "billing", with_work=True)
+    with pytest.raises(Refused) as refused:
+        give(bench, "billing", with_work=True)
+    assert refused.value.code == "LEASES_LIVE"
 
 
 # --- who may, and what is given back ----------------------------------------------------------------------------------

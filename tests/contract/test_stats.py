@@ -44,7 +44,7 @@ def freeze_database(bench: Bench) -> None:
 BUSY = (Category.QUEUED, Reason.WORKERS_BUSY)
 IN_FLIGHT = (Category.RUNNING, Reason.IN_FLIGHT)
 CANCELLING = (Category.RUNNING, Reason.CANCEL_REQUESTED)
-LOST = (Category.EXPIRED, Reason.WORKER_LOST)
+LOST = (Category.EXPIRED, Reason.LOST)
 FAILED = (Category.FAILED, Reason.FAILED_FOR_GOOD)
 POISON = (Category.POISON, Reason.ATTEMPTS_USED_UP)
 PERSON = (Category.UNKNOWN, Reason.ASK_PERSON)

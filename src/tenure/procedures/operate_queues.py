@@ -79,7 +79,7 @@ def transfer_queue(
     Raises:
         Conflict: OWNER_CHANGED.
         Refused: LEASES_LIVE, QUEUE_NOT_DRAINED.
-        Unavailable: The queues were busy for a second.
+        Unavailable: The queues were busy all the time.
     Locks: every queue, for this one transaction. Writes: queue, queue_change.
     """
     # Alone and first: what is read afterwards sees everything that was on its way.

@@ -52,7 +52,7 @@ class Reason(StrEnum):
     WORKERS_BUSY = "workers_busy"
     NO_WORKER = "no_worker"
     NO_OWNER_WORKER = "no_owner_worker"
-    WORKER_LOST = "worker_lost"
+    LOST = "worker_lost"
     EPOCH_CLOSED = "epoch_closed"
     TENANT_FROZEN = "tenant_frozen"
     DATABASE_FROZEN = "database_frozen"
@@ -74,7 +74,7 @@ MISSING: Mapping[Reason, Missing] = {
     Reason.WORKERS_BUSY: Missing.CAPACITY,
     Reason.NO_WORKER: Missing.CAPACITY,
     Reason.NO_OWNER_WORKER: Missing.CAPACITY,
-    Reason.WORKER_LOST: Missing.CAPACITY,
+    Reason.LOST: Missing.CAPACITY,
     Reason.EPOCH_CLOSED: Missing.AUTHORITY,
     Reason.TENANT_FROZEN: Missing.AUTHORITY,
     Reason.DATABASE_FROZEN: Missing.AUTHORITY,
@@ -159,7 +159,7 @@ TABLE: tuple[tuple[Category, Reason, Callable[[Fact], bool]], ...] = (
     (Category.EXPIRED, Reason.TENANT_FROZEN, lambda f: _expired(f) and f.tenant_frozen),
     (Category.EXPIRED, Reason.UNKNOWN_PROVIDER, lambda f: _expired(f) and f.open and not f.provided),
     (Category.EXPIRED, Reason.ASK_PROVIDER, lambda f: _expired(f) and f.open),
-    (Category.EXPIRED, Reason.WORKER_LOST, _expired),
+    (Category.EXPIRED, Reason.LOST, _expired),
     # Everything that such a worker sends is refused.
     (Category.RUNNING, Reason.DATABASE_FROZEN, lambda f: _running(f) and f.database_frozen),
     (Category.RUNNING, Reason.TENANT_FROZEN, lambda f: _running(f) and f.tenant_frozen),

@@ -2,7 +2,7 @@
 
 -- name: queue_hurry() once
 -- writes a setting of this transaction: how long it waits for a lock before it gives up
-SELECT set_config('lock_timeout', '1000ms', true);
+SELECT set_config('lock_timeout', '250ms', true);
 
 -- name: queue_exclusive() once
 -- locks the table of queues: every claim and every creation reads it, so none that has begun is left unseen, and those that
