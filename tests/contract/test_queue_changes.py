@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
-from tenure.errors import Conflict, Invalid, Refused, Unavailable
+from tenure.errors import Conflict, Invalid, Refused
 from tenure.procedures import claim as claiming
 from tenure.procedures import upkeep
 from tenure.procedures.claim_batch import claim_batch, guess
 from tenure.procedures.operate_queues import CHANGES_MAX
 from tenure.rules.outcome import Accepted, Succeeded
 from tenure.rules.queues import Contents, QueueState, may_claim
+from tenure.rules.scope import Scope
+from tenure.verbs import create_job
 from tests.contract.bench import Bench
 from tests.contract.build import CASES, KIND, PAYLOAD, RECEIPT, begin, claim, create, running, running_effect
-from tests.contract.caller import producer
+from tests.contract.caller import Caller, producer
 
 OP = "op:1"
 MAIL = "mail"
@@ -408,7 +410,26 @@ def test_of_two_who_want_a_queue_one_gets_it(bench: Bench) -> None:
     assert [one.new_owner for one in bench.service.list_queue_changes(MAIL)] == [winner]
 
 
-# What has begun and is not committed is seen or waited for. SQLite has one writer, and nothing to wait for.
+# What has begun and is not committed is waited for and seen. SQLite has one writer, and nothing to wait for.
+
+
+def transfer_meanwhile(bench: Bench, caller: Caller) -> str:
+    """Ask for a transfer while a transaction is open, end that one once the transfer waits, and give the refusal."""
+    told: list[str] = []
+
+    def ask() -> None:
+        with pytest.raises(Refused) as refused:
+            give(bench, "billing", with_work=False)
+        told.append(refused.value.code)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    waits = "SELECT count(*) FROM pg_locks WHERE relation = 'tenure.queue'::regclass AND NOT granted"
+    while bench.sql(waits) == [(0,)]:
+        assert asking.is_alive(), "it did not wait"
+    caller.commit()
+    asking.join()
+    return told[0]
 
 
 def test_a_creation_on_its_way_is_not_left_behind(postgres_bench: Bench) -> None:
@@ -416,29 +437,19 @@ def test_a_creation_on_its_way_is_not_left_behind(postgres_bench: Bench) -> None
     with producer(bench) as caller:
         caller.begin()
         one = {"organization": "acme", "project": "p1", "kind": KIND, "payload": PAYLOAD, "queue": MAIL}
-        joined = caller.join()
-        bench.on(joined).create_job(idempotency_key="k-1", **one)
-        with pytest.raises(Unavailable) as busy:
-            give(bench, "billing")
-        assert busy.value.code == "STORE_BUSY"
-        assert bench.service.list_queue_changes(MAIL) == []
-        caller.commit()
-    with pytest.raises(Refused) as refused:
-        give(bench, "billing")
-    assert refused.value.code == "QUEUE_NOT_DRAINED"
+        caller.run(create_job(Scope(), idempotency_key="k-1", **one))
+        assert transfer_meanwhile(bench, caller) == "QUEUE_NOT_DRAINED"
     assert give(bench, "billing", with_work=True).contents == Contents(ready=1)
 
 
 def test_a_claim_on_its_way_is_not_left_behind(postgres_bench: Bench) -> None:
     bench = postgres_bench
     create(bench.service, queue=MAIL)
-    with bench.transaction() as tx:
-        assert len(tx.run(claiming.claim("A", limit=1))) == 1
-        with pytest.raises(Unavailable):
-            give(bench, "billing", with_work=True)
-    with pytest.raises(Refused) as refused:
-        give(bench, "billing", with_work=True)
-    assert refused.value.code == "LEASES_LIVE"
+    with producer(bench) as caller:
+        caller.begin()
+        assert len(caller.run(claiming.claim("A", limit=1))) == 1
+        assert transfer_meanwhile(bench, caller) == "LEASES_LIVE"
+    assert state(bench).owner is None
 
 
 # --- who may, and what is given back ----------------------------------------------------------------------------------
