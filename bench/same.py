@@ -64,7 +64,12 @@ def _claim(name: str, front: tuple[int, UUID]) -> dict[str, list[Any]]:
         "before": [0],
     }
     claim = uuid4()
-    scope: dict[str, list[Any]] = {"tenant": [None], "organization": [None], "kinds": [json.dumps([NOOP])]}
+    scope: dict[str, list[Any]] = {
+        "tenant": [None],
+        "organization": [None],
+        "kinds": [json.dumps([NOOP])],
+        "owner": [None],
+    }
     who: dict[str, list[Any]] = {
         "worker_id": [name],
         "worker_json": [json.dumps(name)],

@@ -30,6 +30,7 @@ from tenure.connectors.smtp import Email, SmtpProvider
 from tenure.connectors.webhook import Webhook, verify_webhook
 from tenure.loops.supervisor import Health, LoopHealth
 from tenure.loops.worker import Worker
+from tenure.rules.queues import Contents
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Store, Transaction
 
 Table = Callable[[tuple[str, ...], Sequence[tuple[str, ...]]], str]
@@ -70,6 +71,10 @@ VERBS: dict[str, dict[str, str]] = {
         "resume_sweep": "the escalation cleared, event `resumed`",
         "append_job_event": "the event",
         "set_queue": "the queue's setting and its weights",
+        "pause_queue": "the queue's row and a record of the change",
+        "resume_queue": "the queue's row and a record of the change",
+        "drain_queue": "the queue's row and a record of the change",
+        "transfer_queue": "the queue's owner and a record of the change",
     },
     "Read": {
         "get_job": "",
@@ -77,6 +82,9 @@ VERBS: dict[str, dict[str, str]] = {
         "list_jobs": "",
         "list_job_events": "",
         "list_queues": "",
+        "show_queues": "",
+        "list_queue_changes": "",
+        "stats": "",
     },
     "Reconcile by asking": {
         "find_reconciliation_candidates": "",
@@ -112,6 +120,7 @@ COMMON = {
     "limit": "How many at most",
     "queues": "Served in this order; all when left out",
     "kinds": "Only these kinds; all when left out",
+    "owner": "The service whose queues may be served beside those without an owner",
     "start": "Become running in the same step",
     "lease_duration": "How long a claim lasts without a renewal",
     "claim_id": "Makes the claim repeatable; see `claim_job`",
@@ -453,7 +462,15 @@ def records(page: Page) -> None:
     page.add("## Records")
     page.add("Frozen dataclasses; durations are `timedelta`, instants aware `datetime` in UTC.")
     kinds = (tenure.Created, tenure.Claim, tenure.Job, tenure.Lease, tenure.Effect, tenure.Event, tenure.Verdict)
-    for kind in (*kinds, tenure.QueueSetting):
+    for kind in (
+        *kinds,
+        tenure.QueueSetting,
+        tenure.QueueState,
+        Contents,
+        tenure.QueueChange,
+        tenure.Stats,
+        tenure.StatsLine,
+    ):
         record(page, kind)
     page.add("## Names")
     page.add('Each is a `StrEnum`: `job.status == "completed"` is true.')

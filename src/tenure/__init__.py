@@ -50,7 +50,9 @@ from tenure.rules.outcome import (
     Succeeded,
     Unknown,
 )
+from tenure.rules.queues import QueueChange, QueueState
 from tenure.rules.reconcile import Verdict
+from tenure.rules.stats import Stats, StatsLine
 from tenure.rules.status import Phase, Status
 from tenure.service import AsyncDurableJobService, DurableJobService
 from tenure.stores import open_async_store, open_store
@@ -93,9 +95,13 @@ __all__ = [
     "Permanent",
     "Phase",
     "Provider",
+    "QueueChange",
     "QueueSetting",
+    "QueueState",
     "Refused",
     "Rejected",
+    "Stats",
+    "StatsLine",
     "Status",
     "Stop",
     "Succeeded",

@@ -49,6 +49,8 @@ TABLES = (
     "announcement",
     "queue",
     "queue_weight",
+    "queue_change",
+    "known_kind",
     "meta",
 )
 OF_TENANTS = TABLES[: TABLES.index("claim")]

@@ -157,6 +157,18 @@ def marked_by_hand(process: Process) -> None:
     process.service.complete_job(lease, result={"sent": True})
 
 
+def handed_over(process: Process) -> None:
+    process.enqueue()
+    everybody = DurableJobService(process.store, actor="op:1")
+    (queue,) = everybody.show_queues()
+    everybody.pause_queue(queue.name, reason="it moves")
+    everybody.drain_queue(queue.name)
+    everybody.transfer_queue(queue.name, owner="others", expected=None, with_work=True)
+    everybody.transfer_queue(queue.name, owner=None, expected="others", with_work=True)
+    everybody.resume_queue(queue.name)
+    process.work()
+
+
 @dataclass(frozen=True, slots=True)
 class Life:
     """
@@ -184,6 +196,7 @@ LIVES = {
         Life(uncertain_and_stated, lambda: silent(Unknown("no reply")), ("escalated", "stated", "allowed")),
         Life(escalated_and_asked_again, lambda: mailer(Unknown("no reply")), ("reconciled", "allowed")),
         Life(lost_and_found),
+        Life(handed_over),
         Life(marked_by_hand, silent, ("stated", "stale_refused")),
     )
 }
@@ -221,6 +234,12 @@ def test_a_life_may_end_at_any_commit(scene: Scene, name: str) -> None:
 
 def _go_on(scene: Scene, provider: MortalProvider, tally: Tally) -> None:
     app = open_office(scene.store, provider)
+    # An operator finds out how far a hand-over came, and ends it.
+    everybody = DurableJobService(scene.store, actor="op:1")
+    for queue in everybody.show_queues():
+        everybody.resume_queue(queue.name)
+        if queue.owner is not None:
+            everybody.transfer_queue(queue.name, owner=None, expected=queue.owner, with_work=True)
     # The producer does not know whether its commit came through: it asks again with the same key.
     again: Any = app.enqueue(KIND, QUOTE, key="quote-17")
     tally.add("lost", again.created)

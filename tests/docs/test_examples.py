@@ -16,6 +16,14 @@ PRINTED = {
         "order 2 and its job are gone together: the order was withdrawn",
         "order-1 completed order 1 is packed",
     ],
+    "results_in_object_storage.py": [
+        "manifest: report 7, written by attempt 2",
+        "manifest still: report 7, written by attempt 2",
+        "objects: 2",
+        "swept at once: 0",
+        "swept later: 1",
+        "left: report 7, written by attempt 2",
+    ],
     "lost_reply.py": [
         "the job is completed after 2 attempts",
         "indeterminate indeterminate",

@@ -25,7 +25,14 @@ ELSEWHERE = {
     "test-with-the-simulator.md": "tests/connectors/test_pages.py",
     "deliver-messages.md": "tests/connectors/test_pages.py",
 }
-HERE = ["embed-a-worker.md", "enqueue-in-your-transaction.md", "fair-queues.md"]
+HERE = [
+    "embed-a-worker.md",
+    "enqueue-in-your-transaction.md",
+    "fair-queues.md",
+    "pause-drain-transfer.md",
+    "results-in-object-storage.md",
+    "see-what-is-going-on.md",
+]
 
 
 def blocks(path: Path) -> list[str]:

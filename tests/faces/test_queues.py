@@ -33,12 +33,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def test_what_is_set_is_listed(run: Run) -> None:
-    assert run("list") == (0, "every queue is plain\n", "")
+    assert run("list") == (0, "every queue is plain and empty\n", "")
     assert run("list", "--json")[1] == "[]\n"
     assert run("set", "mail", "--fair", "--weight", "acme=3", "--weight", "a=b=2") == (
         0, "queue mail is fair from now on\n", ""
     )  # fmt: skip
-    said = {"name": "mail", "fair": True, "weights": {"a=b": 2, "acme": 3}}
+    empty = {"ready": 0, "deferred": 0, "resting": 0, "leased": 0, "uncertain": 0, "drained": True}
+    free = {"owner": None, "paused_at": None, "paused_by": None, "pause_reason": None, "draining_at": None}
+    said = {"name": "mail", "fair": True, "weights": {"a=b": 2, "acme": 3}, **empty, **free}
     assert json.loads(run("list", "--json")[1]) == [said]
     lines = [" ".join(line.split()) for line in run("list")[1].splitlines()]
     assert lines == ["1 queue", "queue served weights", "mail fair a=b=2, acme=3"]
@@ -64,7 +66,7 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_set(run: Run, words: t
     assert (status, out, err.count("\n")) == (1, "", 1)
     assert text in err
     assert err.endswith("[BAD_ARGUMENT]\n")
-    assert run("list")[1] == "every queue is plain\n"
+    assert run("list")[1] == "every queue is plain and empty\n"
     assert run("set", "mail", "--fair", "--weight", "acme=2")[0] == 0
 
 
@@ -77,4 +79,4 @@ def test_how_a_queue_is_served_has_to_be_said(run: Run) -> None:
     status, out, err = run("set", "mail")
     assert (status, out) == (2, "")
     assert "say --fair, so that tenants take turns, or --plain" in " ".join(err.split())
-    assert run("list")[1] == "every queue is plain\n"
+    assert run("list")[1] == "every queue is plain and empty\n"

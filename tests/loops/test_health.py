@@ -210,7 +210,7 @@ def test_the_health_file_is_one_object_with_stable_names(app: Tenure, tmp_path: 
     path = tmp_path / "health.json"
     with Running(app, worker_id="w-1", **settings(tmp_path)):
         said = until(lambda: _read(path, ok=True), "the file to be green")
-        assert set(said) == {"ok", "at", "worker_id", "running", "draining", "loops", "problems"}
+        assert set(said) == {"ok", "at", "worker_id", "running", "draining", "loops", "problems", "notes"}
         assert (said["ok"], said["worker_id"], said["running"], said["problems"]) == (True, "w-1", 0, [])
         assert set(said["loops"]["claim"]) == {"ok", "age", "period", "error"}
         first = datetime.fromisoformat(said["at"])

@@ -143,6 +143,7 @@ class Health:
         ok: It runs, every loop succeeded within three of its periods, and nothing needs a person.
         running: Handlers that run now.
         problems: What else is wrong, such as receipts that the store refused.
+        notes: What is as it should be and may surprise, such as a queue that belongs to somebody else.
         at: When this was said, by this host's clock.
     """
 
@@ -152,6 +153,7 @@ class Health:
     draining: bool
     loops: dict[str, LoopHealth]
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def as_json(self) -> str:
@@ -169,6 +171,7 @@ class Health:
                 "draining": self.draining,
                 "loops": loops,
                 "problems": list(self.problems),
+                "notes": list(self.notes),
             }
         )
 

@@ -34,6 +34,9 @@ class Upkeep:
 
     Args:
         kinds: The names of what it knows.
+        owner: The service it belongs to.
+        providers: The names of those it can ask.
+        queues: What it serves; None for every queue.
         draining: Whether nothing new is to be claimed, and nothing said any more.
         wake: Set when something may have become claimable.
     """
@@ -44,12 +47,19 @@ class Upkeep:
         worker_id: str,
         kinds: Collection[str],
         *,
+        owner: str | None,
+        providers: Collection[str],
+        queues: Collection[str] | None,
         draining: Callable[[], bool],
         wake: asyncio.Event,
     ) -> None:
         self._store = store
         self._worker_id = worker_id
         self._kinds = kinds
+        self._owner = owner
+        self._providers = providers
+        self._queues = queues
+        self._foreign: dict[str, str] = {}
         self._draining = draining
         self._wake = wake
         self._announced = -math.inf
@@ -73,7 +83,14 @@ class Upkeep:
         if self._draining():
             return
         if time.monotonic() - self._announced > ANNOUNCED_FOR.total_seconds() / 3:
-            await self._store.run(announce(self._worker_id, list(self._kinds), ANNOUNCED_FOR))
+            said = announce(
+                self._worker_id,
+                list(self._kinds),
+                ANNOUNCED_FOR,
+                owner=self._owner,
+                providers=list(self._providers),
+            )
+            self._note_foreign(await self._store.run(said))
             self._announced = time.monotonic()
         parked = await self._store.run(park(places=self._places))
         # Only now: a pass that was rolled back has parked nothing, and its lanes are looked at again.
@@ -83,6 +100,22 @@ class Upkeep:
         if time.monotonic() - self._forgot > FORGET_EVERY.total_seconds():
             self._forgot = time.monotonic()
             await self._store.run(forget_claims(CLAIM_IDS_KEPT))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which of its queues the worker leaves to another owner, in words."""
+        return tuple(self._left_alone(queue, owner) for queue, owner in sorted(self._foreign.items()))
+
+    def _note_foreign(self, owned: Mapping[str, str]) -> None:
+        served = {queue: owner for queue, owner in owned.items() if self._queues is None or queue in self._queues}
+        for queue, owner in sorted(served.items()):
+            if self._foreign.get(queue) != owner:
+                logger.warning("worker %s: %s", self._worker_id, self._left_alone(queue, owner))
+        self._foreign = served
+
+    def _left_alone(self, queue: str, owner: str) -> str:
+        mine = "this worker has no owner" if self._owner is None else f"this worker is {self._owner}'s"
+        return f"queue {queue} belongs to {owner} and {mine}, so nothing is claimed from it"
 
     async def withdraw(self) -> None:
         """Take back what was announced."""

@@ -81,6 +81,7 @@ class Worker:
         queues: Served in this order; all when left out.
         kinds: Only these of the app's kinds.
         tenant, organization: Only their work.
+        owner: The service it belongs to; queues of another owner are left alone, and queues without one are served.
         heartbeat: Time between two renewals; at most a third of the shortest lease.
         sweep_every: Time between two sweeps; None leaves sweeping to somebody else.
         grace: How long a drain may take before handlers are stopped.
@@ -102,6 +103,7 @@ class Worker:
         kinds: Sequence[str] | None = None,
         tenant: str | None = None,
         organization: str | None = None,
+        owner: str | None = None,
         heartbeat: timedelta | None = None,
         sweep_every: timedelta | None = timedelta(seconds=10),
         grace: timedelta = timedelta(seconds=30),
@@ -130,6 +132,7 @@ class Worker:
         self._queues = None if queues is None else [check_text("queue", queue) for queue in queues]
         self._tenant = tenant or app.tenant
         self._organization = organization
+        self._owner = None if owner is None else check_text("owner", owner)
         if sweep_every is not None:
             _seconds("sweep_every", sweep_every)
         self._sweep_every = sweep_every
@@ -198,7 +201,14 @@ class Worker:
             self._journal = await self._run_apart(partial(ReceiptJournal, self._journal_dir))
             stack.push_async_callback(self._run_apart, self._journal.close)
         self._upkeep = Upkeep(
-            self._store, self.worker_id, self._kinds.keys(), draining=lambda: self._draining, wake=self._wake
+            self._store,
+            self.worker_id,
+            self._kinds.keys(),
+            owner=self._owner,
+            providers=self.app.providers.by_name.keys(),
+            queues=self._queues,
+            draining=lambda: self._draining,
+            wake=self._wake,
         )
         await self._upkeep.announce()
         stack.push_async_callback(self._upkeep.withdraw)
@@ -246,6 +256,7 @@ class Worker:
                 queues=self._queues,
                 tenant=self._tenant,
                 organization=self._organization,
+                owner=self._owner,
             ),
             self._kinds,
             queues=self._queues,
@@ -420,7 +431,8 @@ class Worker:
             problems = (*problems, _NOT_RUNNING[self._state])
         ok = bool(loops) and all(one.ok for one in loops.values()) and not problems
         running = 0 if self._attempts is None else len(self._attempts)
-        return Health(ok, self.worker_id, running, self._draining, loops, problems)
+        notes = () if self._state == "new" else self._upkeep.notes
+        return Health(ok, self.worker_id, running, self._draining, loops, problems, notes)
 
 
 def _seconds(name: str, duration: timedelta, *, zero: bool = False) -> float:

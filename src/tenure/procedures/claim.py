@@ -64,6 +64,7 @@ def claim(
     kinds: Sequence[str] | None = None,
     tenant: str | None = None,
     organization: str | None = None,
+    owner: str | None = None,
     start: bool = False,
     lease_duration: timedelta | None = None,
     claim_id: UUID | None = None,
@@ -75,6 +76,7 @@ def claim(
     Args:
         queues: Served in this order; None means every queue, the one with the most urgent first job first.
         kinds: Kinds the worker knows; None means all.
+        owner: Whose queues may be served beside those without an owner.
         start: Become running in the same step.
         lease_duration: The leases' length instead of each job's own.
         claim_id: Makes the claim repeatable: the same id gives the same leases while they live.
@@ -82,10 +84,12 @@ def claim(
         Conflict: The claim id was used by another worker or with another scope.
     Locks: the rows taken, skipping locked ones. Writes: ready, deferred, resting, lease, outcome, claim, event.
     """
-    check_claim(worker_id, limit, organization, (*(queues or ()), *(kinds or ())))
+    check_claim(worker_id, limit, organization, (*(queues or ()), *(kinds or ())), owner)
     if lease_duration is not None:
         check_duration(lease_duration)
-    scope = json.dumps([tenant, organization, queues and list(queues), kinds and list(kinds)])
+    # Without an owner as it was before there were owners, so that an older claim can still be asked again.
+    owned = () if owner is None else (owner,)
+    scope = json.dumps([tenant, organization, queues and list(queues), kinds and list(kinds), *owned])
     if claim_id is not None:
         before = yield from _claimed_before(claim_id, worker_id, scope)
         if before is not None:
@@ -97,7 +101,8 @@ def claim(
             return (yield from still_held(leased))
     yield from promote(PROMOTE_MAX)
     yield from settle_expired(RECOVER_MAX, command)
-    filters = {"tenant": tenant, "organization": organization, "kinds": None if kinds is None else list(kinds)}
+    known = None if kinds is None else list(kinds)
+    filters = {"tenant": tenant, "organization": organization, "kinds": known, "owner": owner}
     rows = yield from _pick(queues, filters, limit)
     if not rows:
         return []
@@ -136,13 +141,17 @@ def _front(queue: str, filters: Mapping[str, Any], limit: int) -> Script[Rows]:
     return list(picked.values())
 
 
-def check_claim(worker_id: str, limit: int, organization: str | None, names: Sequence[str]) -> None:
+def check_claim(
+    worker_id: str, limit: int, organization: str | None, names: Sequence[str], owner: str | None = None
+) -> None:
     """Refuse a claim whose words or bounds are wrong."""
     check_text("worker_id", worker_id)
     if type(limit) is not int or not 1 <= limit <= LIMIT_MAX:
         raise Invalid(f"limit must be a whole number from 1 to {LIMIT_MAX}, not {limit!r}", code="BAD_ARGUMENT")
     if organization is not None:
         check_text("organization", organization)
+    if owner is not None:
+        check_text("owner", owner)
     for name in names:
         check_text("queue or kind", name)
 

@@ -201,6 +201,7 @@ def claim_batch(
     queues: Sequence[str] | None = None,
     tenant: str | None = None,
     organization: str | None = None,
+    owner: str | None = None,
     lease_duration: timedelta | None = None,
     cursor: Cursor | None = None,
     turns: Turns | None = None,
@@ -212,6 +213,7 @@ def claim_batch(
 
     Args:
         queues: Served in this order; None means every queue, the one with the most urgent first job first.
+        owner: Whose queues may be served beside those without an owner.
         lease_duration: The leases' length instead of each job's own.
         cursor: From the worker's last claim; None looks where the queues begin and what has come due.
         turns: From the worker's last claim, whether or not it gave a cursor.
@@ -220,7 +222,7 @@ def claim_batch(
     Locks: the rows taken, skipping locked ones. Writes: ready, deferred, lease, event.
     """
     names = (*(queues or ()), *kinds)
-    check_claim(worker_id, limit, organization, names)
+    check_claim(worker_id, limit, organization, names, owner)
     if lease_duration is not None:
         check_duration(lease_duration)
     turns = dict(turns or {})
@@ -229,7 +231,7 @@ def claim_batch(
         leased = yield Statement("claim_leases", {"claim_id": command.id})
         if leased:
             return Taken([*(yield from still_held(leased))], turns=turns)
-    probe = _Probe(worker_id, list(kinds), tenant, organization, lease_duration, command)
+    probe = _Probe(worker_id, list(kinds), tenant, organization, owner, lease_duration, command)
     claims: list[Claim | Claimed] = []
     rows: list[Row] = []
     if cursor is None or not cursor.entries:
@@ -277,13 +279,14 @@ class _Probe:
         kinds: list[str],
         tenant: str | None,
         organization: str | None,
+        owner: str | None,
         duration: timedelta | None,
         command: Command,
     ) -> None:
-        self.scope: dict[str, Any] = {"tenant": tenant, "organization": organization, "kinds": kinds}
+        self.scope: dict[str, Any] = {"tenant": tenant, "organization": organization, "kinds": kinds, "owner": owner}
         lease_us = None if duration is None else span(duration)
         named = json.dumps(worker_id, ensure_ascii=False)
-        self._same = (worker_id, named, command.id, lease_us, tenant, organization, json.dumps(kinds))
+        self._same = (worker_id, named, command.id, lease_us, tenant, organization, json.dumps(kinds), owner)
         self._command = command
         self.before = 0
 

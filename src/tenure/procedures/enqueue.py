@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -16,6 +17,7 @@ from tenure.rules.authority import Authority
 from tenure.rules.creation import Frame, NewJob
 from tenure.rules.digest import operation_around, operation_digest_of
 from tenure.rules.job import Job, Options
+from tenure.rules.queues import draining
 from tenure.yields import Each, Last, Procedure, Row, Script, procedure
 
 _Key: TypeAlias = tuple[str, str, str]
@@ -72,6 +74,7 @@ def create(jobs: Sequence[NewJob]) -> Script[list[Created]]:
         One answer for each, in the order given.
     Raises:
         Conflict: A key is known with another organization, kind or payload; nothing is written.
+        Refused: QUEUE_DRAINING, a queue takes no new jobs; nothing is written.
     Locks: the new keys, in order; another transaction that reserves the same key is waited for.
     Writes: authority (where the tenant is new), job_key, job, ready or deferred.
     """
@@ -98,6 +101,7 @@ def create(jobs: Sequence[NewJob]) -> Script[list[Created]]:
             _refuse_other_meaning(job, _key_row(key, fresh[key]) if key in fresh else known.get(key))
     others = {key: identity(row[3]) for key, row in known.items()}
     found: dict[UUID, Placed] = (yield from read(others.values())) if others else {}
+    _refuse_draining(fresh, authority_rows)
     made = yield from _write(fresh, authority_rows)
     answers = []
     for key, job in zip(keys, jobs, strict=True):
@@ -198,6 +202,17 @@ def _stamp(frame: Frame, options: Options, authority: Authority) -> _Stamp:
         where=(frame.tenant, frame.organization, frame.kind, frame.queue, frame.priority),
         state=(0, 0, frame.max_attempts, authority.epoch, None, None),
     )
+
+
+def _refuse_draining(jobs: Mapping[_Key, NewJob], authority_rows: Sequence[Row]) -> None:
+    # Read with the authority, which costs no statement of its own; whoever needs to be sure that no creation is on its
+    # way locks the table that it was read from.
+    if not jobs or authority_rows[0][5] == "[]":
+        return
+    closed = set(json.loads(authority_rows[0][5]))
+    for job in jobs.values():
+        if job.queue in closed:
+            raise draining(job.queue)
 
 
 def _refuse_other_meaning(job: NewJob, row: Row | None) -> None:

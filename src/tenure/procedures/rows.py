@@ -27,7 +27,7 @@ from tenure.procedures.records import (
     placed,
     span,
 )
-from tenure.rules.job import Change, Job
+from tenure.rules.job import PAUSED, Change, Job
 from tenure.rules.payload import encode, encode_result
 from tenure.rules.status import LIVE, TERMINAL, Status
 from tenure.yields import Command, Each, Last, Row, Script
@@ -224,7 +224,8 @@ def place_of(job: Job, now: datetime) -> str:
         return "lease"
     if job.status in TERMINAL:
         return "resting" if job.status in {Status.INDETERMINATE, Status.TIMED_OUT} else "outcome"
-    if job.parked is not None:
+    # A paused queue's jobs stay where they are.
+    if job.parked not in {None, PAUSED}:
         return "resting"
     return "ready" if job.run_at <= now else "deferred"
 

@@ -68,13 +68,32 @@ def settle_expired(limit: int, command: Command) -> Script[int]:
 
 
 @procedure
-def announce(worker_id: str, kinds: Sequence[str], lifetime: timedelta) -> Script[None]:
+def announce(
+    worker_id: str,
+    kinds: Sequence[str],
+    lifetime: timedelta,
+    *,
+    owner: str | None = None,
+    providers: Sequence[str] = (),
+) -> Script[Mapping[str, str]]:
     """
-    Say which kinds a live worker knows.
+    Say which kinds and providers a live worker knows, and which service it belongs to.
 
-    Writes: announcement.
+    Returns: The queues that it may not serve, with their owners. Writes: announcement, known_kind (new kinds).
     """
-    yield Statement("announcement_save", {"worker_id": worker_id, "kinds": list(kinds), "lifetime_us": span(lifetime)})
+    said = {
+        "worker_id": worker_id,
+        "kinds": list(kinds),
+        "owner": owner,
+        "providers": list(providers),
+        "lifetime_us": span(lifetime),
+    }
+    _, _, owned = yield [
+        Statement("announcement_save", said),
+        Each("kind_remember", [(kind,) for kind in sorted(set(kinds))]),
+        Statement("queue_owned"),
+    ]
+    return {name: whose for name, whose in owned if whose != owner}
 
 
 @procedure

@@ -43,6 +43,9 @@ class Options:
 
 DEFAULT_OPTIONS = Options()
 
+# Why a queued job is not offered where its queue is paused: said by the queue's row, wherever the job's own is.
+PAUSED = "paused"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -179,7 +182,7 @@ def phase(job: Job) -> Phase:
         case Status.CLAIMED | Status.RUNNING:
             return Phase.LEASED
         case Status.QUEUED:
-            return Phase.READY if job.authority.admits(job.epoch) else Phase.HELD
+            return Phase.READY if job.authority.admits(job.epoch) and job.parked != PAUSED else Phase.HELD
         case Status.COMPLETED:
             return Phase.DONE
         case Status.CANCELLED if not open_boundary(job):

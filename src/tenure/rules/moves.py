@@ -16,7 +16,7 @@ from uuid import UUID
 from tenure.errors import CancelRequested, IllegalMove, Invalid, Uncertain, echo
 from tenure.rules.effect import MARK, Effect, EffectState, SettledBy, operation_key
 from tenure.rules.event import EventName
-from tenure.rules.job import Change, Job, find_effect, illegal, move, note, open_boundary, open_named
+from tenure.rules.job import PAUSED, Change, Job, find_effect, illegal, move, note, open_boundary, open_named
 from tenure.rules.lease import Lease, check_fence, live
 from tenure.rules.payload import clean_text, encode_result
 from tenure.rules.retry import backoff, jitter, window_ended
@@ -40,6 +40,7 @@ def eligible(job: Job, now: datetime) -> bool:
         and job.run_at <= now
         and job.cancel_requested_at is None
         and job.authority.admits(job.epoch)
+        and job.parked != PAUSED
     )
 
 

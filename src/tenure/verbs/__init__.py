@@ -20,6 +20,14 @@ from tenure.verbs.holding import (
     release_job,
 )
 from tenure.verbs.operating import append_job_event, cancel_job, retry_job, revoke_job
+from tenure.verbs.operating_queues import (
+    drain_queue,
+    list_queue_changes,
+    pause_queue,
+    resume_queue,
+    show_queues,
+    transfer_queue,
+)
 from tenure.verbs.queues import list_queues, set_queue
 from tenure.verbs.reading import find_by_idempotency_key, get_job, list_job_events, list_jobs
 from tenure.verbs.reconciling import (
@@ -28,6 +36,7 @@ from tenure.verbs.reconciling import (
     resume_sweep,
     sweep_reconciliation_candidates,
 )
+from tenure.verbs.stats import stats
 
 __all__ = [
     "acknowledge_cancellation",
@@ -39,6 +48,7 @@ __all__ = [
     "complete_job",
     "create_job",
     "create_jobs",
+    "drain_queue",
     "fail_job",
     "find_by_idempotency_key",
     "find_reconciliation_candidates",
@@ -48,17 +58,23 @@ __all__ = [
     "list_effects",
     "list_job_events",
     "list_jobs",
+    "list_queue_changes",
     "list_queues",
     "mark_halt_unsafe",
     "mark_indeterminate",
     "mark_provider_dispatched",
     "mark_timed_out",
+    "pause_queue",
     "reconcile_dispatched",
     "release_job",
+    "resume_queue",
     "resume_sweep",
     "retry_job",
     "revoke_job",
     "set_queue",
+    "show_queues",
+    "stats",
     "submit_evidence",
     "sweep_reconciliation_candidates",
+    "transfer_queue",
 ]

@@ -22,6 +22,7 @@ def claim_jobs(
     kinds: Sequence[str] | None = None,
     tenant: str | None = None,
     organization: str | None = None,
+    owner: str | None = None,
     start: bool = False,
     lease_duration: timedelta | None = None,
     claim_id: UUID | None = None,
@@ -41,6 +42,7 @@ def claim_jobs(
         kinds=None if kinds is None else check_names("kinds", kinds),
         tenant=scope.narrow(tenant),
         organization=organization,
+        owner=owner,
         start=start,
         lease_duration=lease_duration,
         claim_id=claim_id,
@@ -55,6 +57,7 @@ def claim_job(
     kinds: Sequence[str] | None = None,
     tenant: str | None = None,
     organization: str | None = None,
+    owner: str | None = None,
     start: bool = False,
     lease_duration: timedelta | None = None,
     claim_id: UUID | None = None,
@@ -66,6 +69,7 @@ def claim_job(
         worker_id: Who takes it; may be used again, the generation tells claims apart.
         queues: Served in this order; all when left out.
         kinds: The kinds this worker knows; all when left out.
+        owner: The service that the worker belongs to; queues of another one are left out.
         start: Become running in the same step.
         lease_duration: The lease's length instead of the job's own.
         claim_id: The same id gives the same lease again while it lives, so that a lost reply can be asked for.
@@ -84,6 +88,7 @@ def claim_job(
             kinds=kinds,
             tenant=tenant,
             organization=organization,
+            owner=owner,
             start=start,
             lease_duration=lease_duration,
             claim_id=claim_id,

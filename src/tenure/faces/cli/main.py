@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from tenure.errors import TenureError
-from tenure.faces.cli import demo, jobs, journal, lab, queues, storage, work
+from tenure.faces.cli import demo, jobs, journal, lab, queue_changes, queues, stats, storage, work
 from tenure.faces.cli.show import write_json
 
 
@@ -59,7 +59,16 @@ app.command("doctor")(storage.doctor)
 app.command("worker")(work.worker)
 app.command("enqueue")(work.enqueue)
 app.command("sweep")(work.sweep)
+app.command("stats")(stats.stats)
 app.add_typer(jobs.app, name="jobs")
+for command in (
+    queue_changes.pause,
+    queue_changes.resume,
+    queue_changes.drain,
+    queue_changes.transfer,
+    queue_changes.history,
+):
+    queues.app.command(command.__name__)(command)
 app.add_typer(queues.app, name="queues")
 app.add_typer(journal.app, name="journal")
 

@@ -1,36 +1,44 @@
-"""`tenure queues`: how queues are served."""
+"""`tenure queues`: how queues are served, and what is in them."""
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from tenure.errors import Invalid
 from tenure.faces.cli.options import AsJson, StoreUrl, opened
+from tenure.faces.cli.queue_changes import state_fields
 from tenure.faces.cli.show import table, write_json
 from tenure.rules.fairness import QueueSetting
+from tenure.rules.queues import Contents, QueueState
 from tenure.service import DurableJobService
 
-app = typer.Typer(help="See and say how queues are served.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="See queues, say how they are served and whose they are.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.command("list")
 def list_(store: StoreUrl = None, as_json: AsJson = False) -> None:
-    """List the queues that somebody has said something about; all others are plain."""
+    """List the queues that have jobs or that somebody has said something about, with what is in them."""
     with opened(store) as made:
-        found = DurableJobService(made).list_queues()
+        service = DurableJobService(made)
+        weights = {one.name: one.weights for one in service.list_queues()}
+        found = service.show_queues()
     if as_json:
-        write_json([_fields(one) for one in found])
+        write_json([{**state_fields(one), "weights": weights.get(one.name, {})} for one in found])
     elif found:
         table(
             "1 queue" if len(found) == 1 else f"{len(found)} queues",
-            ("queue", "served", "weights"),
-            [(one.name, _served(one), ", ".join(f"{name}={n}" for name, n in one.weights.items())) for one in found],
+            ("queue", "served", "weights", "owner", "state", *(f.name for f in dataclasses.fields(Contents))),
+            [_row(one, weights.get(one.name, {})) for one in found],
         )
     else:
-        sys.stdout.write("every queue is plain\n")
+        sys.stdout.write("every queue is plain and empty\n")
 
 
 @app.command("set")
@@ -57,6 +65,13 @@ def set_(
         sys.stdout.write(f"queue {setting.name} is {_served(setting)} from now on\n")
 
 
+def _row(state: QueueState, weights: Mapping[str, int]) -> tuple[Any, ...]:
+    shown = ", ".join(f"{name}={n}" for name, n in weights.items())
+    stands = [word for word, at in (("paused", state.paused_at), ("draining", state.draining_at)) if at is not None]
+    counts = (count or None for count in dataclasses.astuple(state.contents))
+    return (state.name, _served(state), shown, state.owner, ", ".join(stands), *counts)
+
+
 def _weights(given: list[str]) -> dict[str, int]:
     weights: dict[str, int] = {}
     for one in given:
@@ -70,7 +85,7 @@ def _weights(given: list[str]) -> dict[str, int]:
     return weights
 
 
-def _served(setting: QueueSetting) -> str:
+def _served(setting: QueueSetting | QueueState) -> str:
     return "fair" if setting.fair else "plain"
 
 

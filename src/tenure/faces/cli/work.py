@@ -38,6 +38,9 @@ def worker(
     kind: Annotated[list[str] | None, typer.Option(help="Only this kind; may be given again.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's work.")] = None,
     organization: Annotated[str | None, typer.Option(help="Only this organization's work.")] = None,
+    owner: Annotated[
+        str | None, typer.Option(help="The service this worker belongs to, for queues that have an owner.")
+    ] = None,
     heartbeat: Annotated[float | None, typer.Option(help="Seconds between two renewals of a lease.")] = None,
     sweep_every: Annotated[float, typer.Option(help="Seconds between sweeps; 0 leaves them to somebody else.")] = 10.0,
     grace: Annotated[float, typer.Option(help="Seconds a drain may take before handlers are stopped.")] = 30.0,
@@ -58,6 +61,7 @@ def worker(
             kinds=kind or None,
             tenant=tenant,
             organization=organization,
+            owner=owner,
             heartbeat=None if heartbeat is None else timedelta(seconds=heartbeat),
             sweep_every=timedelta(seconds=sweep_every) if sweep_every > 0 else None,
             grace=timedelta(seconds=grace),

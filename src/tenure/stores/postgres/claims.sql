@@ -6,7 +6,7 @@
 -- locks nothing; every queue with parked rows
 SELECT DISTINCT queue FROM tenure.resting WHERE status = 'queued' ORDER BY queue;
 
--- name: ready_front(queue, tenant, organization, kinds, rounds, limit) once
+-- name: ready_front(queue, tenant, organization, kinds, owner, rounds, limit) once
 -- locks the ready rows it takes, skipping locked ones; the claim's choice, from the very front of the queue. Its lanes go
 -- round, beginning behind the one that was served last; each gives its weight for so many rounds. A queue with nothing
 -- but the lane without a name gives all from there, and its last column, the lane, is null.
@@ -67,6 +67,9 @@ picked AS MATERIALIZED (
             AND (%(kinds)b::text[] IS NULL OR r.kind = ANY(%(kinds)b))
             AND EXISTS (SELECT FROM tenure.authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND NOT a.frozen)
             AND NOT EXISTS (SELECT FROM tenure.meta WHERE key = 'frozen')
+            AND %(queue)b <> ALL(ARRAY(
+                SELECT q.name FROM tenure.queue q WHERE q.paused_at IS NOT NULL OR q.owner <> COALESCE(%(owner)b::text, '')
+            ))
         ORDER BY r.priority DESC, r.run_at, r.job_id
         LIMIT CASE
             WHEN (SELECT last FROM place) = '' THEN %(limit)b::bigint
@@ -168,7 +171,7 @@ CROSS JOIN LATERAL (
     SELECT * FROM fronts
 ) f;
 
--- name: claim_batch(queue, lane, priority, bound, bound_id, below, share, worker_id, worker_json, claim_id, lease_us, tenant, organization, kinds, limit, before, command_id) each
+-- name: claim_batch(queue, lane, priority, bound, bound_id, below, share, worker_id, worker_json, claim_id, lease_us, tenant, organization, kinds, owner, limit, before, command_id) each
 -- locks the ready rows it takes, skipping locked ones; writes ready, lease, event: `moves.claim` with start=True, for the
 -- rows behind a worker's cursor, one probe for each of its entries in their order; where an entry says so, another one
 -- for the lower priorities of its lane. The first column is the lane. See procedures/claim_batch.py.
@@ -209,6 +212,9 @@ WITH picked AS MATERIALIZED (
         LIMIT cursor.share
     ) r
     WHERE NOT EXISTS (SELECT FROM tenure.meta WHERE key = 'frozen')
+        AND cursor.queue <> ALL(ARRAY(
+            SELECT q.name FROM tenure.queue q WHERE q.paused_at IS NOT NULL OR q.owner <> COALESCE((%(owner)b::text[])[1], '')
+        ))
     LIMIT (%(limit)b::bigint[])[1]
 ),
 clock AS MATERIALIZED (SELECT tenure.now_us() AS now FROM (SELECT count(*) FROM picked) AS locked),
@@ -247,7 +253,7 @@ SELECT t.lane, t.job_id, t.tenant, 'running', t.generation, t.attempt, t.attempt
 FROM taken t
 ORDER BY t.nth;
 
--- name: ready_lost(queues, tenant, organization, kinds, limit) once
+-- name: ready_lost(queues, tenant, organization, kinds, owner, limit) once
 -- locks the ready rows it takes, skipping locked ones; only jobs whose last worker was lost, by an index of their own
 WITH picked AS MATERIALIZED (
     SELECT r.* FROM tenure.ready r
@@ -258,6 +264,9 @@ WITH picked AS MATERIALIZED (
         AND (%(kinds)b::text[] IS NULL OR r.kind = ANY(%(kinds)b))
         AND EXISTS (SELECT FROM tenure.authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND NOT a.frozen)
         AND NOT EXISTS (SELECT FROM tenure.meta WHERE key = 'frozen')
+        AND r.queue <> ALL(ARRAY(
+            SELECT q.name FROM tenure.queue q WHERE q.paused_at IS NOT NULL OR q.owner <> COALESCE(%(owner)b::text, '')
+        ))
     ORDER BY r.priority DESC, r.run_at, r.job_id
     LIMIT %(limit)b
     FOR UPDATE OF r SKIP LOCKED
@@ -275,7 +284,7 @@ JOIN tenure.job j ON j.job_id = r.job_id AND j.tenant = r.tenant
 LEFT JOIN tenure.authority a ON a.tenant = r.tenant
 ORDER BY r.priority DESC, r.run_at, r.job_id;
 
--- name: resting_front(queue, tenant, organization, kinds, limit) once
+-- name: resting_front(queue, tenant, organization, kinds, owner, limit) once
 -- locks parked rows it takes, skipping locked ones; the single claim looks here too
 WITH picked AS MATERIALIZED (
     SELECT r.* FROM tenure.resting r
@@ -285,6 +294,9 @@ WITH picked AS MATERIALIZED (
         AND (%(kinds)b::text[] IS NULL OR r.kind = ANY(%(kinds)b))
         AND EXISTS (SELECT FROM tenure.authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND NOT a.frozen)
         AND NOT EXISTS (SELECT FROM tenure.meta WHERE key = 'frozen')
+        AND r.queue <> ALL(ARRAY(
+            SELECT q.name FROM tenure.queue q WHERE q.paused_at IS NOT NULL OR q.owner <> COALESCE(%(owner)b::text, '')
+        ))
     ORDER BY r.priority DESC, r.run_at, r.job_id
     LIMIT %(limit)b
     FOR UPDATE OF r SKIP LOCKED
@@ -333,11 +345,12 @@ SELECT job_id FROM tenure.lease WHERE claim_id = %(claim_id)b;
 -- writes claim: forgets claims older than the given instant
 DELETE FROM tenure.claim WHERE at < %(before)b;
 
--- name: announcement_save(worker_id, kinds, lifetime_us) once
+-- name: announcement_save(worker_id, kinds, owner, providers, lifetime_us) once
 -- writes announcement
-INSERT INTO tenure.announcement (worker_id, kinds, expires_at)
-VALUES (%(worker_id)b, %(kinds)b::text[], tenure.now_us() + %(lifetime_us)b)
-ON CONFLICT (worker_id) DO UPDATE SET kinds = excluded.kinds, expires_at = excluded.expires_at;
+INSERT INTO tenure.announcement (worker_id, kinds, owner, providers, expires_at)
+VALUES (%(worker_id)b, %(kinds)b::text[], %(owner)b, %(providers)b::text[], tenure.now_us() + %(lifetime_us)b)
+ON CONFLICT (worker_id) DO UPDATE SET
+    kinds = excluded.kinds, owner = excluded.owner, providers = excluded.providers, expires_at = excluded.expires_at;
 
 -- name: announcement_delete(worker_id) once
 -- writes announcement

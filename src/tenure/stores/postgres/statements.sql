@@ -17,8 +17,9 @@ ORDER BY tenant
 ON CONFLICT DO NOTHING;
 
 -- name: authority_read(tenant) each
--- locks nothing; epoch, freezes and the clock
-SELECT a.tenant, a.epoch, a.frozen, EXISTS (SELECT 1 FROM tenure.meta WHERE key = 'frozen'), tenure.now_us()
+-- locks nothing; epoch, freezes, the clock, and the queues that take no new jobs, as JSON
+SELECT a.tenant, a.epoch, a.frozen, EXISTS (SELECT 1 FROM tenure.meta WHERE key = 'frozen'), tenure.now_us(),
+    (SELECT COALESCE(json_agg(q.name)::text, '[]') FROM tenure.queue q WHERE q.draining_at IS NOT NULL)
 FROM tenure.authority a WHERE a.tenant = ANY(%(tenant)b::text[]);
 
 -- name: authority_lock(job_id) each
@@ -63,7 +64,8 @@ locked AS (
     FROM locked_outcome
 )
 SELECT p.place, p.job_id, p.tenant, p.status, p.generation, p.attempt, p.attempts_max, p.epoch, p.run_at, p.worker_id,
-    p.attempt_id, p.expires_at, p.lease_us, p.claimed_at, p.cancel_requested_at, p.cancel_reason, p.progress, p.parked,
+    p.attempt_id, p.expires_at, p.lease_us, p.claimed_at, p.cancel_requested_at, p.cancel_reason, p.progress,
+    CASE WHEN p.status = 'queued' AND j.queue = ANY(ARRAY(SELECT q.name FROM tenure.queue q WHERE q.paused_at IS NOT NULL)) THEN 'paused' ELSE p.parked END,
     p.result, p.error_code, p.error_message, p.finished_at, p.command_id,
     j.organization, j.project, j.idempotency_key, j.subject, j.kind, j.kind_version, j.queue, j.priority, j.payload::text,
     j.backoff_us, j.lease_us, j.scheduled_at, j.created_at, j.on_reconciled, j.on_declined, j.options, j.payload_digest,
@@ -98,7 +100,8 @@ LEFT JOIN tenure.authority a ON a.tenant = p.tenant;
 -- name: place_read(job_id) each
 -- locks nothing
 SELECT p.place, p.job_id, p.tenant, p.status, p.generation, p.attempt, p.attempts_max, p.epoch, p.run_at, p.worker_id,
-    p.attempt_id, p.expires_at, p.lease_us, p.claimed_at, p.cancel_requested_at, p.cancel_reason, p.progress, p.parked,
+    p.attempt_id, p.expires_at, p.lease_us, p.claimed_at, p.cancel_requested_at, p.cancel_reason, p.progress,
+    CASE WHEN p.status = 'queued' AND j.queue = ANY(ARRAY(SELECT q.name FROM tenure.queue q WHERE q.paused_at IS NOT NULL)) THEN 'paused' ELSE p.parked END,
     p.result, p.error_code, p.error_message, p.finished_at, p.command_id,
     j.organization, j.project, j.idempotency_key, j.subject, j.kind, j.kind_version, j.queue, j.priority, j.payload::text,
     j.backoff_us, j.lease_us, j.scheduled_at, j.created_at, j.on_reconciled, j.on_declined, j.options, j.payload_digest,
@@ -117,7 +120,8 @@ SELECT job_id FROM tenure.job WHERE job_id = ANY(%(job_id)b::uuid[]) ORDER BY jo
 -- name: place_list(tenant, organization, project, status, queue, after, limit) once
 -- locks nothing; newest last, after the given id
 SELECT p.place, p.job_id, p.tenant, p.status, p.generation, p.attempt, p.attempts_max, p.epoch, p.run_at, p.worker_id,
-    p.attempt_id, p.expires_at, p.lease_us, p.claimed_at, p.cancel_requested_at, p.cancel_reason, p.progress, p.parked,
+    p.attempt_id, p.expires_at, p.lease_us, p.claimed_at, p.cancel_requested_at, p.cancel_reason, p.progress,
+    CASE WHEN p.status = 'queued' AND j.queue = ANY(ARRAY(SELECT q.name FROM tenure.queue q WHERE q.paused_at IS NOT NULL)) THEN 'paused' ELSE p.parked END,
     p.result, p.error_code, p.error_message, p.finished_at, p.command_id,
     j.organization, j.project, j.idempotency_key, j.subject, j.kind, j.kind_version, j.queue, j.priority, j.payload::text,
     j.backoff_us, j.lease_us, j.scheduled_at, j.created_at, j.on_reconciled, j.on_declined, j.options, j.payload_digest,

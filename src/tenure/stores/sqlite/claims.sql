@@ -6,7 +6,7 @@
 -- locks nothing; every queue with parked rows
 SELECT DISTINCT queue FROM tenure_resting WHERE status = 'queued' ORDER BY queue;
 
--- name: ready_front(queue, tenant, organization, kinds, rounds, limit) once
+-- name: ready_front(queue, tenant, organization, kinds, owner, rounds, limit) once
 -- locks the ready rows it takes, skipping locked ones; the claim's choice, from the very front of the queue. Its lanes go
 -- round, beginning behind the one that was served last; each gives its weight for so many rounds. A queue with nothing
 -- but the lane without a name gives all from there, and its last column, the lane, is null.
@@ -53,6 +53,7 @@ picked AS (
             AND (:kinds IS NULL OR x.kind IN (SELECT value FROM json_each(:kinds)))
             AND EXISTS (SELECT 1 FROM tenure_authority a WHERE a.tenant = x.tenant AND a.epoch = x.epoch AND a.frozen = 0)
             AND NOT EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen')
+            AND NOT EXISTS (SELECT 1 FROM tenure_queue q WHERE q.name = :queue AND (q.paused_at IS NOT NULL OR q.owner <> COALESCE(:owner, '')))
         ORDER BY x.priority DESC, x.run_at, x.job_id
         LIMIT :limit
     )
@@ -139,7 +140,7 @@ SELECT json_extract(f.front, '$[0]'), json_extract(f.front, '$[1]'), json_extrac
     COALESCE((SELECT w.weight FROM tenure_queue_weight w WHERE w.tenant = json_extract(f.front, '$[1]') AND w.queue = json_extract(f.front, '$[0]')), 1), 0
 FROM fronts f WHERE f.front IS NOT NULL;
 
--- name: claim_batch(queue, lane, priority, bound, bound_id, below, share, worker_id, worker_json, claim_id, lease_us, tenant, organization, kinds, limit, before, command_id) each
+-- name: claim_batch(queue, lane, priority, bound, bound_id, below, share, worker_id, worker_json, claim_id, lease_us, tenant, organization, kinds, owner, limit, before, command_id) each
 -- locks the ready rows it takes, skipping locked ones; writes ready, lease, event: `moves.claim` with start=True, for the
 -- rows behind a worker's cursor, one probe for each of its entries in their order; where an entry says so, another one
 -- for the lower priorities of its lane. The first column is the lane. See procedures/claim_batch.py. Leases are found by
@@ -162,6 +163,7 @@ FROM (
             AND r.error_code IS NOT 'WORKER_LOST'
             AND EXISTS (SELECT 1 FROM tenure_authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND a.frozen = 0)
             AND NOT EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen')
+            AND NOT EXISTS (SELECT 1 FROM tenure_queue q WHERE q.name = :queue AND (q.paused_at IS NOT NULL OR q.owner <> COALESCE(:owner, '')))
         ORDER BY r.run_at, r.job_id
         LIMIT :share
     )
@@ -176,6 +178,7 @@ FROM (
             AND r.error_code IS NOT 'WORKER_LOST'
             AND EXISTS (SELECT 1 FROM tenure_authority a WHERE a.tenant = r.tenant AND a.epoch = r.epoch AND a.frozen = 0)
             AND NOT EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen')
+            AND NOT EXISTS (SELECT 1 FROM tenure_queue q WHERE q.name = :queue AND (q.paused_at IS NOT NULL OR q.owner <> COALESCE(:owner, '')))
         ORDER BY r.priority DESC, r.run_at, r.job_id
         LIMIT :share
     )
@@ -209,7 +212,7 @@ DELETE FROM tenure_ready WHERE job_id IN (
     SELECT l.job_id FROM tenure_lease l WHERE l.claim_id = :claim_id AND l.tenant BETWEEN :lane AND CASE :lane WHEN '' THEN char(1114111) ELSE :lane END
 );
 
--- name: ready_lost(queues, tenant, organization, kinds, limit) once
+-- name: ready_lost(queues, tenant, organization, kinds, owner, limit) once
 -- locks the ready rows it takes, skipping locked ones; only jobs whose last worker was lost, by an index of their own
 SELECT 'ready', r.job_id, r.tenant, 'queued', r.generation, r.attempt, r.attempts_max, r.epoch, r.run_at, NULL,
     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -228,10 +231,11 @@ WHERE r.error_code = 'WORKER_LOST'
     AND (:organization IS NULL OR r.organization = :organization)
     AND (:kinds IS NULL OR r.kind IN (SELECT value FROM json_each(:kinds)))
     AND NOT EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen')
+    AND NOT EXISTS (SELECT 1 FROM tenure_queue q WHERE q.name = r.queue AND (q.paused_at IS NOT NULL OR q.owner <> COALESCE(:owner, '')))
 ORDER BY r.priority DESC, r.run_at, r.job_id
 LIMIT :limit;
 
--- name: resting_front(queue, tenant, organization, kinds, limit) once
+-- name: resting_front(queue, tenant, organization, kinds, owner, limit) once
 -- locks parked rows it takes, skipping locked ones; the single claim looks here too
 SELECT 'resting', r.job_id, r.tenant, 'queued', r.generation, r.attempt, r.attempts_max, r.epoch, r.run_at, NULL,
     NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.parked,
@@ -249,6 +253,7 @@ WHERE r.status = 'queued' AND r.queue = :queue AND r.run_at <= :now
     AND (:organization IS NULL OR r.organization = :organization)
     AND (:kinds IS NULL OR r.kind IN (SELECT value FROM json_each(:kinds)))
     AND NOT EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen')
+    AND NOT EXISTS (SELECT 1 FROM tenure_queue q WHERE q.name = r.queue AND (q.paused_at IS NOT NULL OR q.owner <> COALESCE(:owner, '')))
 ORDER BY r.priority DESC, r.run_at, r.job_id
 LIMIT :limit;
 
@@ -281,10 +286,12 @@ SELECT job_id FROM tenure_lease WHERE claim_id = :claim_id;
 -- writes claim: forgets claims older than the given instant
 DELETE FROM tenure_claim WHERE at < :before;
 
--- name: announcement_save(worker_id, kinds, lifetime_us) once
+-- name: announcement_save(worker_id, kinds, owner, providers, lifetime_us) once
 -- writes announcement
-INSERT INTO tenure_announcement (worker_id, kinds, expires_at) VALUES (:worker_id, :kinds, :now + :lifetime_us)
-ON CONFLICT (worker_id) DO UPDATE SET kinds = excluded.kinds, expires_at = excluded.expires_at;
+INSERT INTO tenure_announcement (worker_id, kinds, owner, providers, expires_at)
+VALUES (:worker_id, :kinds, :owner, :providers, :now + :lifetime_us)
+ON CONFLICT (worker_id) DO UPDATE SET
+    kinds = excluded.kinds, owner = excluded.owner, providers = excluded.providers, expires_at = excluded.expires_at;
 
 -- name: announcement_delete(worker_id) once
 -- writes announcement

@@ -14,8 +14,9 @@ SELECT :now;
 INSERT INTO tenure_authority (tenant) VALUES (:tenant) ON CONFLICT DO NOTHING;
 
 -- name: authority_read(tenant) each
--- locks nothing; epoch, freezes and the clock
-SELECT a.tenant, a.epoch, a.frozen, EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen'), :now
+-- locks nothing; epoch, freezes, the clock, and the queues that take no new jobs, as JSON
+SELECT a.tenant, a.epoch, a.frozen, EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen'), :now,
+    (SELECT json_group_array(q.name) FROM tenure_queue q WHERE q.draining_at IS NOT NULL)
 FROM tenure_authority a WHERE a.tenant = :tenant;
 
 -- name: authority_lock(job_id) each
@@ -25,7 +26,8 @@ SELECT a.tenant FROM tenure_authority a JOIN tenure_job j ON j.tenant = a.tenant
 -- name: place_lock(job_id) each
 -- locks the job's place, whichever of the five it is; no row where it moved meanwhile: look again
 SELECT p.place, p.job_id, p.tenant, p.status, p.generation, p.attempt, p.attempts_max, p.epoch, p.run_at, p.worker_id,
-    p.attempt_id, p.expires_at, p.lease_us, p.claimed_at, p.cancel_requested_at, p.cancel_reason, p.progress, p.parked,
+    p.attempt_id, p.expires_at, p.lease_us, p.claimed_at, p.cancel_requested_at, p.cancel_reason, p.progress,
+    CASE WHEN p.status = 'queued' AND j.queue IN (SELECT q.name FROM tenure_queue q WHERE q.paused_at IS NOT NULL) THEN 'paused' ELSE p.parked END,
     p.result, p.error_code, p.error_message, p.finished_at, p.command_id,
     j.organization, j.project, j.idempotency_key, j.subject, j.kind, j.kind_version, j.queue, j.priority, j.payload,
     j.backoff_us, j.lease_us, j.scheduled_at, j.created_at, j.on_reconciled, j.on_declined, j.options, j.payload_digest,
@@ -55,7 +57,8 @@ WHERE p.place = 'lease' AND p.job_id = :job_id;
 -- name: place_read(job_id) each
 -- locks nothing
 SELECT p.place, p.job_id, p.tenant, p.status, p.generation, p.attempt, p.attempts_max, p.epoch, p.run_at, p.worker_id,
-    p.attempt_id, p.expires_at, p.lease_us, p.claimed_at, p.cancel_requested_at, p.cancel_reason, p.progress, p.parked,
+    p.attempt_id, p.expires_at, p.lease_us, p.claimed_at, p.cancel_requested_at, p.cancel_reason, p.progress,
+    CASE WHEN p.status = 'queued' AND j.queue IN (SELECT q.name FROM tenure_queue q WHERE q.paused_at IS NOT NULL) THEN 'paused' ELSE p.parked END,
     p.result, p.error_code, p.error_message, p.finished_at, p.command_id,
     j.organization, j.project, j.idempotency_key, j.subject, j.kind, j.kind_version, j.queue, j.priority, j.payload,
     j.backoff_us, j.lease_us, j.scheduled_at, j.created_at, j.on_reconciled, j.on_declined, j.options, j.payload_digest,
@@ -74,7 +77,8 @@ SELECT job_id FROM tenure_job WHERE job_id = :job_id;
 -- name: place_list(tenant, organization, project, status, queue, after, limit) once
 -- locks nothing; newest last, after the given id
 SELECT p.place, p.job_id, p.tenant, p.status, p.generation, p.attempt, p.attempts_max, p.epoch, p.run_at, p.worker_id,
-    p.attempt_id, p.expires_at, p.lease_us, p.claimed_at, p.cancel_requested_at, p.cancel_reason, p.progress, p.parked,
+    p.attempt_id, p.expires_at, p.lease_us, p.claimed_at, p.cancel_requested_at, p.cancel_reason, p.progress,
+    CASE WHEN p.status = 'queued' AND j.queue IN (SELECT q.name FROM tenure_queue q WHERE q.paused_at IS NOT NULL) THEN 'paused' ELSE p.parked END,
     p.result, p.error_code, p.error_message, p.finished_at, p.command_id,
     j.organization, j.project, j.idempotency_key, j.subject, j.kind, j.kind_version, j.queue, j.priority, j.payload,
     j.backoff_us, j.lease_us, j.scheduled_at, j.created_at, j.on_reconciled, j.on_declined, j.options, j.payload_digest,
