@@ -12,13 +12,18 @@ from uuid import UUID
 
 import psycopg
 
-from tenure.errors import Conflict, Invalid, TenureError, Unavailable
+from tenure.errors import Conflict, Invalid, Refused, TenureError, Unavailable
 from tenure.procedures.enqueue import Created
 from tenure.rules.envelope import ExecutionInput, agree_tenant
 from tenure.rules.payload import encode
 from tenure.service import DurableJobService
 
-CLASSES: dict[str | None, type[TenureError]] = {"TNINV": Invalid, "TNCON": Conflict, "TNUNA": Unavailable}
+CLASSES: dict[str | None, type[TenureError]] = {
+    "TNINV": Invalid,
+    "TNCON": Conflict,
+    "TNREF": Refused,
+    "TNUNA": Unavailable,
+}
 # What PostgreSQL refuses by itself, before the call: an argument of another type; a text that is not JSON, or nested
 # beyond its stack.
 BEFORE: dict[str | None, str] = {"42883": "BAD_ARGUMENT", "22P02": "NOT_JSON", "54001": "TOO_DEEP"}

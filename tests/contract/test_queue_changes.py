@@ -22,6 +22,7 @@ from tests.contract.bench import Bench
 from tests.contract.build import CASES, KIND, PAYLOAD, RECEIPT, begin, claim, create, running, running_effect
 from tests.contract.caller import Caller, producer
 
+THROUGH_THE_FUNCTION = True
 OP = "op:1"
 MAIL = "mail"
 

@@ -3,7 +3,8 @@
 -- transaction: it never commits and tells nobody, and a savepoint undoes a failed call. A refusal has an SQLSTATE that
 -- says what to do next, and the stable code as its DETAIL:
 --     TNINV  Invalid: fix the call          TNCON  Conflict: the key has another meaning
---     TNUNA  Unavailable: run it again      all others are PostgreSQL's own
+--     TNREF  Refused: the state says no     TNUNA  Unavailable: run it again
+-- All others are PostgreSQL's own.
 -- The functions whose names begin with `enqueue_` are its parts and not for callers. This file is ASCII and makes all other
 -- characters with chr(), because a database of another encoding must be able to take it. Backslashes stand in E'' texts
 -- only: they mean the same whatever standard_conforming_strings says.
@@ -505,6 +506,12 @@ BEGIN
         job_id := known.job_id;
         RETURN NEXT;
         RETURN;
+    END IF;
+
+    IF EXISTS (SELECT FROM tenure.queue q WHERE q.name = queue AND q.draining_at IS NOT NULL) THEN
+        RAISE EXCEPTION USING ERRCODE = 'TNREF', DETAIL = 'QUEUE_DRAINING',
+            HINT = 'Enqueue again once it was transferred or resumed, or into another queue; nothing was written.',
+            MESSAGE = 'queue ' || quote_literal(queue) || ' is being drained and takes no new jobs';
     END IF;
 
     due := coalesce((extract(epoch FROM scheduled_at) * 1000000)::bigint, now_us);
