@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from tenure.app import Tenure
 from tenure.connectors.provider import IdempotencyKey, Provider
 from tenure.errors import (
+    ApprovalRefused,
     Conflict,
     EffectFailed,
     EffectRejected,
@@ -25,6 +26,7 @@ from tenure.errors import (
 from tenure.handler import AsyncContext, Context
 from tenure.procedures.claim import Claim
 from tenure.procedures.enqueue import Created
+from tenure.rules.approval import Approval, ApprovalState, action_digest
 from tenure.rules.effect import Effect, EffectState
 from tenure.rules.envelope import (
     ExecutionIdentity,
@@ -63,6 +65,9 @@ except PackageNotFoundError:  # a source tree that was never installed
 __all__ = [
     "Absent",
     "Accepted",
+    "Approval",
+    "ApprovalRefused",
+    "ApprovalState",
     "AsyncContext",
     "AsyncDurableJobService",
     "Claim",
@@ -106,6 +111,7 @@ __all__ = [
     "Unknown",
     "Verdict",
     "__version__",
+    "action_digest",
     "build_execution_envelope",
     "open_async_store",
     "open_store",

@@ -44,6 +44,7 @@ TABLES = (
     "intent",
     "evidence",
     "escalation",
+    "approval",
     "claim",
     "announcement",
     "queue",
