@@ -13,6 +13,7 @@ from tenure.errors import (
     Conflict,
     EffectFailed,
     EffectRejected,
+    ExecutionStopped,
     Invalid,
     LeaseLost,
     NotFound,
@@ -27,6 +28,7 @@ from tenure.handler import AsyncContext, Context
 from tenure.procedures.claim import Claim
 from tenure.procedures.enqueue import Created
 from tenure.rules.approval import Approval, ApprovalState, action_digest
+from tenure.rules.control import Allow, ControlRequest, Deny
 from tenure.rules.effect import Effect, EffectState
 from tenure.rules.envelope import (
     ExecutionIdentity,
@@ -65,6 +67,7 @@ except PackageNotFoundError:  # a source tree that was never installed
 __all__ = [
     "Absent",
     "Accepted",
+    "Allow",
     "Approval",
     "ApprovalRefused",
     "ApprovalState",
@@ -73,8 +76,10 @@ __all__ = [
     "Claim",
     "Conflict",
     "Context",
+    "ControlRequest",
     "Created",
     "Declined",
+    "Deny",
     "DurableJobService",
     "Effect",
     "EffectFailed",
@@ -85,6 +90,7 @@ __all__ = [
     "Evidence",
     "ExecutionIdentity",
     "ExecutionInput",
+    "ExecutionStopped",
     "FailedBeforeDispatch",
     "GovernanceInput",
     "IdempotencyKey",

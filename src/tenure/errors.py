@@ -205,7 +205,7 @@ class Uncertain(TenureError):
 
 
 class Unavailable(TenureError):
-    """The database did not answer, or is busy, or is full; it is safe to run the same call again."""
+    """The database, or whatever else had to be asked, did not answer; it is safe to run the same call again."""
 
     code = "UNAVAILABLE"
     group = "run it again later"

@@ -23,6 +23,7 @@ from tenure.procedures.rows import done_before, fetch, in_scope, lock, repeated,
 from tenure.rules import dispatch
 from tenure.rules.admission import not_admitted
 from tenure.rules.approval import Approval
+from tenure.rules.control import Judged, watched
 from tenure.rules.dispatch import Begun
 from tenure.rules.effect import MARK, Effect, StoredEvidence, operation_key
 from tenure.rules.job import Change, Job, find_effect
@@ -39,6 +40,7 @@ class Beginning:
     Attributes:
         digest: Digest of the request's canonical bytes.
         timeout: The call's own limit.
+        watched: What an execution control in shadow said about it; written with the intent.
     """
 
     lease: Lease
@@ -48,14 +50,19 @@ class Beginning:
     timeout: timedelta
     resend: bool = False
     tenant: str | None = None
+    watched: Judged | None = None
 
     def decide(self, job: Job, now: datetime, approval: Approval | None = None) -> Change:
         """See `rules.dispatch.begin`; a refused admission is written before it is raised."""
         given = (job, self.lease, self.name, self.digest, self.terms, self.timeout, now)
         try:
-            return dispatch.begin(*given, resend=self.resend, approval=approval)
+            change = dispatch.begin(*given, resend=self.resend, approval=approval)
         except ApprovalRefused as refused:
-            return not_admitted(job, self.name, refused, now)
+            change = not_admitted(job, self.name, refused, now)
+        if self.watched is None:
+            return change
+        seen = watched(job, self.name, self.terms.provider, self.digest, self.watched, now)
+        return replace(change, events=(seen, *change.events))
 
 
 @dataclass(frozen=True, slots=True)
