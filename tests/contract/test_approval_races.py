@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tenure import verbs
 from tenure.errors import ApprovalRefused, Unavailable
 from tenure.procedures import approvals as looking
 from tenure.procedures import effect as beginning
@@ -19,10 +21,13 @@ from tenure.procedures.approvals import Held
 from tenure.rules import dispatch
 from tenure.rules.admission import admit
 from tenure.rules.job import Job
+from tenure.rules.scope import Scope
 from tenure.yields import Script
 from tests.contract.bench import Bench
 from tests.contract.build import EXECUTION, KIND, OWN_KEY, PAYLOAD, Case, begin
+from tests.contract.caller import producer
 from tests.contract.governed import GOVERNANCE, digest, grant, grant_of, held
+from tests.contract.test_join import wait_for_lock
 
 ROUNDS = 250
 PATIENCE = 60.0
@@ -128,6 +133,34 @@ def test_of_two_jobs_with_one_approval_exactly_one_takes_it(bench: Bench) -> Non
             won = pair[1 - answers.index(lost[0])]
             assert known.consumed_by == won.job_id
     assert len(begun(bench)) == rounds
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_begin_waits_for_a_revocation_that_is_not_committed_yet(postgres_bench: Bench, *, kept: bool) -> None:
+    bench = postgres_bench
+    grant(bench)
+    case = held(bench)
+    begun: list[Any] = []
+
+    def dispatch_it() -> None:
+        try:
+            begun.append(begin(bench.service, case.lease))
+        except ApprovalRefused as refused:
+            begun.append(refused.reasons)
+
+    with producer(bench) as caller:
+        caller.begin()
+        caller.run(verbs.revoke_approval(Scope("acme", "user:2"), "ap-1", reason="not any more"))
+        thread = threading.Thread(target=dispatch_it)
+        thread.start()
+        wait_for_lock(bench)
+        assert begun == []
+        if kept:
+            caller.commit()
+        else:
+            caller.rollback()
+        thread.join(PATIENCE)
+    assert begun == [("REVOKED",)] if kept else [type(one) for one in begun] == [str]
 
 
 def test_the_same_grant_from_two_people_is_made_once(bench: Bench) -> None:

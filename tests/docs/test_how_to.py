@@ -24,7 +24,7 @@ ELSEWHERE = {
     "send-mail.md": "tests/connectors/test_pages.py",
     "test-with-the-simulator.md": "tests/connectors/test_pages.py",
 }
-HERE = ["embed-a-worker.md", "enqueue-in-your-transaction.md", "fair-queues.md"]
+HERE = ["embed-a-worker.md", "enqueue-in-your-transaction.md", "fair-queues.md", "require-an-approval.md"]
 
 
 def blocks(path: Path) -> list[str]:

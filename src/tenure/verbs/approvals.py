@@ -65,6 +65,7 @@ def revoke_approval(
     A call whose intent was committed before is not undone. One that is revoked already keeps its first reason.
 
     Args:
+        reference: Its name within the tenant.
         actor: The person who decides; required.
         tenant: Whose it is; the binding's when left out.
     Raises:
@@ -79,6 +80,7 @@ def get_approval(scope: Scope, reference: str, *, tenant: str | None = None) -> 
     Give one approval, with its state now.
 
     Args:
+        reference: Its name within the tenant.
         tenant: Whose it is; the binding's when left out.
     Raises:
         NotFound: There is none of this name in this tenant.
