@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tenure import Approval, ApprovalRefused, GovernanceInput, Job, Succeeded
+from tenure import Approval, ApprovalRefused, Conflict, GovernanceInput, Job, Succeeded
 from tests.loops.stage import Either, Scene, Theatre
 
 NOW = datetime.now(UTC)
@@ -101,3 +101,26 @@ def test_jobs_that_begin_together_each_need_their_own(theatre: Theatre, style: s
     ends = [theatre.after(one, 2).status.value for one in jobs]
     assert ends == ["completed", "failed"] * 4
     assert len(mailer.ledger) == 4
+
+
+def test_a_key_that_a_model_makes_up_at_each_try_is_data_and_no_identity(theatre: Theatre, style: str) -> None:
+    bank = theatre.provider(Succeeded("r-1"), Succeeded("r-2"))
+
+    async def scene(ctx: Either) -> Any:
+        async def charge(cents: int, model_key: str) -> Any:
+            ctx.log.info("the model calls it %s", model_key)
+            return await ctx.effect("charge-2", bank, {"cents": cents})
+
+        # The framework tries the tool again, and the model obeys "use a new key for every request".
+        receipts = [await charge(1000, "x1"), await charge(1000, "x2")]
+        try:
+            await charge(2000, "x3")
+        except Conflict as conflict:
+            assert conflict.code == "EFFECT_MISMATCH"
+            raise
+        return receipts
+
+    after = theatre.play(style, scene)
+    # The same step with other content is for a person.
+    assert (after.status, after.error_code) == ("failed", "EFFECT_MISMATCH")
+    assert [one.operation_key for one in bank.ledger] == [f"{after.kind}:{after.id}:charge-2"]
