@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tenure import Approval, ApprovalRefused, Conflict, GovernanceInput, Job, Succeeded
+from tenure import Approval, ApprovalRefused, GovernanceInput, Job, Succeeded
 from tests.loops.stage import Either, Scene, Theatre
 
 NOW = datetime.now(UTC)
@@ -113,12 +113,8 @@ def test_a_key_that_a_model_makes_up_at_each_try_is_data_and_no_identity(theatre
 
         # The framework tries the tool again, and the model obeys "use a new key for every request".
         receipts = [await charge(1000, "x1"), await charge(1000, "x2")]
-        try:
-            await charge(2000, "x3")
-        except Conflict as conflict:
-            assert conflict.code == "EFFECT_MISMATCH"
-            raise
-        return receipts
+        assert receipts == ["r-1", "r-1"]
+        return await charge(2000, "x3")
 
     after = theatre.play(style, scene)
     # The same step with other content is for a person.
