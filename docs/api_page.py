@@ -48,7 +48,7 @@ VERBS: dict[str, dict[str, str]] = {
     },
     "Hold and end": {
         "heartbeat": "the lease; event `heartbeat`, repeated ones kept as one",
-        "mark_provider_dispatched": "the mark and its key, event `dispatched`",
+        "mark_provider_dispatched": "the mark and its key, event `dispatched`; for a governed job as `begin_effect`",
         "complete_job": "status and result, event `completed`; with an open named effect `indeterminate` instead",
         "fail_job": "status and error, event `retried`, `failed`, `dead_lettered`, `cancelled` or `indeterminate`",
         "mark_indeterminate": "status and error, event `indeterminate`",
@@ -58,7 +58,8 @@ VERBS: dict[str, dict[str, str]] = {
         "acknowledge_cancellation": "status, event `cancelled`",
     },
     "Effects and evidence": {
-        "begin_effect": "the effect and its intent, event `dispatched`; nothing where a receipt is there",
+        "begin_effect": "the effect and its intent, event `dispatched`; nothing where a receipt is there; of a "
+        "governed job its approval too, and event `admission_checked`, also where it is refused",
         "finish_effect": "the effect, event `effect_settled`; from a lost lease evidence, event `evidence_received`",
         "submit_evidence": "the evidence, event `evidence_received`; an escalation where it contradicts",
         "list_effects": "",
@@ -75,6 +76,12 @@ VERBS: dict[str, dict[str, str]] = {
         "resume_queue": "the queue's row and a record of the change",
         "drain_queue": "the queue's row and a record of the change",
         "transfer_queue": "the queue's owner and a record of the change",
+    },
+    "Approvals": {
+        "grant_approval": "the approval",
+        "revoke_approval": "who revoked it, when and why",
+        "get_approval": "",
+        "list_approvals": "",
     },
     "Read": {
         "get_job": "",
@@ -102,7 +109,7 @@ COMMON = {
     "subject": "What the job is about, in the caller's words",
     "queue": "Name of the queue",
     "priority": "Higher first, from -32,767 to 32,767",
-    "governance": "What an authority decided; refused at the dispatch while there is no approval store",
+    "governance": "What an authority decided; its approval is asked for at each dispatch, see `grant_approval`",
     "options": "What a kind says beyond these, such as `recovery_window`; made by `@app.job`",
     "code": "A short upper-case name to branch on; required",
     "message": "What people read; required, cut at 8 KiB",
@@ -470,6 +477,7 @@ def records(page: Page) -> None:
         tenure.QueueChange,
         tenure.Stats,
         tenure.StatsLine,
+        tenure.Approval,
     ):
         record(page, kind)
     page.add("## Names")
@@ -478,7 +486,7 @@ def records(page: Page) -> None:
         ("enum", "values"),
         [
             (f"`{one.__name__}`", ", ".join(f"`{value.value}`" for value in one))
-            for one in (tenure.Status, tenure.Phase, tenure.EffectState, tenure.EventName)
+            for one in (tenure.Status, tenure.Phase, tenure.EffectState, tenure.EventName, tenure.ApprovalState)
         ],
     )
     page.add("What they mean: [States](states.md), [Events](events.md).")
@@ -491,12 +499,21 @@ def envelopes(page: Page) -> None:
     for kind in (tenure.ExecutionInput, tenure.GovernanceInput, tenure.ExecutionIdentity):
         record(page, kind)
     for function in (
+        tenure.action_digest,
         tenure.build_execution_envelope,
         tenure.read_execution_identity,
         tenure.validate_execution_identity_for_dispatch,
     ):
         page.add(f"### {function.__name__}")
         page.call(function.__name__, function)
+
+
+def control(page: Page) -> None:
+    """What an execution control is asked and answers."""
+    page.add("## Execution control")
+    page.add("Why: [Approvals](../explanation/approvals.md#the-execution-control).")
+    for kind in (tenure.ControlRequest, tenure.Allow, tenure.Deny):
+        record(page, kind)
 
 
 def failures(page: Page) -> None:
@@ -543,7 +560,7 @@ def _shown(owner: type, name: str, prefix: str) -> str:
     return signature(f"{prefix}.{name}", member, drop=1)
 
 
-PARTS = (stores, service, app, contexts, providers, destinations, records, envelopes, failures, helpers)
+PARTS = (stores, service, app, contexts, providers, destinations, records, envelopes, control, failures, helpers)
 
 
 def contents(lines: Sequence[str]) -> Iterator[str]:

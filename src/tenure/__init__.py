@@ -9,9 +9,11 @@ from importlib.metadata import PackageNotFoundError, version
 from tenure.app import Tenure
 from tenure.connectors.provider import IdempotencyKey, Provider
 from tenure.errors import (
+    ApprovalRefused,
     Conflict,
     EffectFailed,
     EffectRejected,
+    ExecutionStopped,
     Invalid,
     LeaseLost,
     NotFound,
@@ -25,6 +27,8 @@ from tenure.errors import (
 from tenure.handler import AsyncContext, Context
 from tenure.procedures.claim import Claim
 from tenure.procedures.enqueue import Created
+from tenure.rules.approval import Approval, ApprovalState, action_digest
+from tenure.rules.control import Allow, ControlRequest, Deny
 from tenure.rules.effect import Effect, EffectState
 from tenure.rules.envelope import (
     ExecutionIdentity,
@@ -65,13 +69,19 @@ except PackageNotFoundError:  # a source tree that was never installed
 __all__ = [
     "Absent",
     "Accepted",
+    "Allow",
+    "Approval",
+    "ApprovalRefused",
+    "ApprovalState",
     "AsyncContext",
     "AsyncDurableJobService",
     "Claim",
     "Conflict",
     "Context",
+    "ControlRequest",
     "Created",
     "Declined",
+    "Deny",
     "DurableJobService",
     "Effect",
     "EffectFailed",
@@ -82,6 +92,7 @@ __all__ = [
     "Evidence",
     "ExecutionIdentity",
     "ExecutionInput",
+    "ExecutionStopped",
     "FailedBeforeDispatch",
     "GovernanceInput",
     "IdempotencyKey",
@@ -112,6 +123,7 @@ __all__ = [
     "Unknown",
     "Verdict",
     "__version__",
+    "action_digest",
     "build_execution_envelope",
     "open_async_store",
     "open_store",

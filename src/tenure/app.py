@@ -17,11 +17,14 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenure.connectors import provider as providers_module
+from tenure.connectors.control import ANSWER_WITHIN, Control
 from tenure.connectors.provider import Provider, check_provider
 from tenure.connectors.wire import json_value
 from tenure.errors import Invalid, echo
 from tenure.kinds import HANDLER_TIMEOUT, Handler, Kind, Registry, declare
 from tenure.procedures.enqueue import Created, create, create_one
+from tenure.rules.approval import action_digest
+from tenure.rules.control import ControlRequest
 from tenure.rules.creation import NewJob, check_text, new_job
 from tenure.rules.envelope import ExecutionInput, GovernanceInput
 from tenure.rules.job import DEFAULT_OPTIONS
@@ -109,6 +112,11 @@ class Tenure:
         actor: Who enqueues, where `enqueue` names nobody.
         providers: Every provider the handlers use; the sweeper asks them by name.
         role, clock, authority_ledger: See `open_store`.
+        execution_control: Asked as `hook(request)` before each effect of a handler, gives Allow or Deny; `async def`
+            or `def`, which runs in a thread of its own.
+        execution_control_mode: shadow, so that its answers are only written down, or enforced. One that raises or is
+            late harms nothing in shadow and stops the effect where it is enforced.
+        execution_control_timeout: How long it may take.
     """
 
     def __init__(
@@ -123,6 +131,9 @@ class Tenure:
         role: str | None = None,
         clock: Clock | None = None,
         authority_ledger: str | PathLike[str] | None = None,
+        execution_control: Callable[[ControlRequest], Any] | None = None,
+        execution_control_mode: str | None = None,
+        execution_control_timeout: timedelta = ANSWER_WITHIN,
     ) -> None:
         refuse_ledger(authority_ledger)
         self.organization = check_text("organization", organization)
@@ -130,6 +141,11 @@ class Tenure:
         self.tenant = None if tenant is None else check_text("tenant", tenant)
         self.actor = None if actor is None else check_text("actor", actor)
         self.providers = AppProviders(providers)
+        self.control: Control | None = None
+        if execution_control is not None:
+            self.control = Control(execution_control, execution_control_mode, execution_control_timeout)
+        elif execution_control_mode is not None:
+            raise Invalid("execution_control_mode goes with execution_control=", code="BAD_ARGUMENT")
         self.registry = Registry()
         self._url = store if isinstance(store, str) else store.url
         self._owned = isinstance(store, str)
@@ -359,6 +375,32 @@ class Tenure:
             trace=trace,
             governance=governance,
             options=kind.options,
+        )
+
+    def action_digest(
+        self, handler: Handler | str, payload: Any, *, governance: GovernanceInput, tenant: str | None = None
+    ) -> str:
+        """
+        Give the digest of the action that `enqueue` would create, for a person to approve; needs no database.
+
+        Args:
+            handler: The decorated function, or its kind's name.
+            payload: What the handler's annotation says.
+            governance: What the job is going to be created with; of it only the four facts count.
+            tenant: As in `enqueue`.
+        Raises:
+            Invalid: UNKNOWN_KIND, PAYLOAD_INVALID, and what `enqueue` refuses.
+        """
+        kind = self.registry.find(handler)
+        document, _ = kind.encode_surveyed(payload)
+        return action_digest(
+            organization=self.organization,
+            project=self.project,
+            kind=kind.name,
+            kind_version=kind.version,
+            payload=document,
+            governance=governance,
+            tenant=tenant or self.tenant,
         )
 
     def _acting(self, tenant: str, actor: str) -> ExecutionInput:

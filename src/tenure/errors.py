@@ -139,9 +139,33 @@ class IdentityRefused(Refused):
 
 
 class ApprovalRefused(Refused):
-    """The governance envelope does not allow a dispatch: expired, altered, or no approval store can be asked."""
+    """
+    The governance envelope or its approval does not allow a dispatch; the trail has it as `admission_checked`.
+
+    Attributes:
+        reasons: The code of every reason found, in order, such as REVOKED, EXPIRED or OTHER_DIGEST.
+    """
 
     code = "APPROVAL_REFUSED"
+
+    def __init__(self, message: str, *, reasons: tuple[str, ...], code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.reasons = reasons
+
+
+class ExecutionStopped(Refused):
+    """
+    The app's execution control said no to an effect, before its intent; the trail has it as `admission_checked`.
+
+    Attributes:
+        reason: What the control gave as its reason.
+    """
+
+    code = "EXECUTION_STOPPED"
+
+    def __init__(self, message: str, *, reason: str, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.reason = reason
 
 
 class EffectRejected(Refused):
@@ -181,7 +205,7 @@ class Uncertain(TenureError):
 
 
 class Unavailable(TenureError):
-    """The database did not answer, or is busy, or is full; it is safe to run the same call again."""
+    """The database, or whatever else had to be asked, did not answer; it is safe to run the same call again."""
 
     code = "UNAVAILABLE"
     group = "run it again later"

@@ -37,9 +37,10 @@ from tenure.kinds import AwaitingContext, BlockingContext, Kind
 from tenure.procedures.claim import Claim
 from tenure.procedures.claim_batch import Claimed
 from tenure.procedures.publish import close_publish, find_publish, open_publish
+from tenure.rules.control import ControlRequest, Judged
 from tenure.rules.digest import request_digest
 from tenure.rules.dispatch import Begun, evidence_of
-from tenure.rules.effect import Effect, EffectState
+from tenure.rules.effect import Effect, EffectState, check_name
 from tenure.rules.envelope import ExecutionIdentity, read_execution_identity
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease, trusted_until
@@ -90,6 +91,14 @@ class Keep(Protocol):
         ...
 
 
+class Controls(Protocol):
+    """An app's execution control."""
+
+    async def ask(self, request: ControlRequest) -> Judged:
+        """Give its answer in time; never raises for what it does."""
+        ...
+
+
 @dataclass(slots=True)
 class Runtime:
     """
@@ -99,6 +108,7 @@ class Runtime:
         wait: Runs an awaitable for a blocking handler, on the worker's loop.
         commit: Runs a procedure of an awaiting handler; the store does where it is left out.
         apart: Runs a function for an awaiting handler in a thread that no handler can keep busy.
+        control: Asked before each effect, where there is one.
     """
 
     store: AsyncStore
@@ -108,6 +118,7 @@ class Runtime:
     wait: Callable[[Awaitable[Any]], Any]
     apart: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread
     commit: Callable[[Procedure[Any]], Awaitable[Any]] | None = None
+    control: Controls | None = None
 
 
 @dataclass(slots=True)
@@ -260,6 +271,28 @@ class _Shared:
             raise Invalid("timeout is a timedelta above zero", code="BAD_DURATION")
         return declared, request_digest(providers.encode(request)), limit
 
+    def _question(self, name: str, declared: Terms, digest: str) -> ControlRequest:
+        job = self._attempt.job
+        return ControlRequest(
+            job_id=job.id,
+            tenant=job.tenant,
+            organization=job.organization,
+            project=job.project,
+            kind=job.kind,
+            kind_version=job.kind_version,
+            attempt=job.attempt_count,
+            effect=name,
+            provider=declared.provider,
+            request_digest=digest,
+            identity=self._who(),
+        )
+
+    def _who(self) -> ExecutionIdentity | None:
+        try:
+            return self.identity
+        except Invalid:
+            return None  # the begin finds out, and says what is wrong
+
     def _left(self, begun: Begun, asked: float, digest: str, request: Any) -> timedelta | FailedBeforeDispatch:
         """
         How long the call may still take, or why it must not be made any more.
@@ -361,6 +394,11 @@ class AsyncContext(_Shared, AwaitingContext):
         """
         refuse_inside(self._runtime.store)
         declared, digest, limit = self._prepare(provider, request, timeout)
+        control, judged = self._runtime.control, None
+        if control is not None:
+            check_name(name)
+            judged = await control.ask(self._question(name, declared, digest))
+            self._attempt.check()
         asked = time.monotonic()
         given_up = False
         calling: asyncio.Task[Outcome] | None = None
@@ -382,7 +420,9 @@ class AsyncContext(_Shared, AwaitingContext):
         async def keep(effect: Effect, outcome: Outcome) -> Any:
             return await self._runtime.apart(lambda: self._keep(effect, outcome))
 
-        steps = perform(self._attempt.lease, name, digest, declared, limit, send=send, keep=keep, resend=resend)
+        steps = perform(
+            self._attempt.lease, name, digest, declared, limit, send=send, keep=keep, resend=resend, judged=judged
+        )
         flow = asyncio.ensure_future(run_flow_async(steps, self._runtime.commit or self._runtime.store.run))
         flow.add_done_callback(_seen)
         try:
@@ -434,6 +474,11 @@ class Context(_Shared, BlockingContext):
         """See `AsyncContext.effect`."""
         refuse_inside(self._runtime.blocking)
         declared, digest, limit = self._prepare(provider, request, timeout)
+        control, judged = self._runtime.control, None
+        if control is not None:
+            check_name(name)
+            judged = self._runtime.wait(control.ask(self._question(name, declared, digest)))
+            self._attempt.check()
         asked = time.monotonic()
 
         async def call(begun: Begun) -> Outcome:
@@ -449,7 +494,9 @@ class Context(_Shared, BlockingContext):
             except (concurrent.futures.CancelledError, asyncio.CancelledError):
                 return Unknown("the worker ended during the call")
 
-        flow = perform(self._attempt.lease, name, digest, declared, limit, send=send, keep=self._keep, resend=resend)
+        flow = perform(
+            self._attempt.lease, name, digest, declared, limit, send=send, keep=self._keep, resend=resend, judged=judged
+        )
         try:
             performed = run_flow(flow, self._runtime.blocking.run, self._runtime.wait)
         except (LeaseLost, CancelRequested) as stopped:

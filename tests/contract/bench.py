@@ -45,6 +45,7 @@ TABLES = (
     "intent",
     "evidence",
     "escalation",
+    "approval",
     "claim",
     "announcement",
     "queue",

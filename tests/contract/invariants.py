@@ -85,6 +85,7 @@ def broken(dump: Dump, baseline: Dump | None = None) -> list[str]:
     found += _boundaries(dump, places)
     found += _intents(dump, trails)
     found += _tenants(dump)
+    found += _approvals(dump)
     if baseline is not None:
         found += _neighbour(dump, baseline)
     return found
@@ -200,12 +201,26 @@ def _intents(dump: Dump, trails: dict[str, list[Row]]) -> list[str]:
 def _tenants(dump: Dump) -> list[str]:
     owner = {row["job_id"]: row["tenant"] for row in dump["job"]}
     return [
-        f"{table}: a row of {row['job_id']} says tenant {row['tenant']}"
+        f"{table}: a row of {row[_JOB.get(table, 'job_id')]} says tenant {row['tenant']}"
         for table in OF_TENANTS
         if table != "authority"
         for row in dump[table]
-        if owner.get(row["job_id"]) not in {None, row["tenant"]}
+        if owner.get(row[_JOB.get(table, "job_id")]) not in {None, row["tenant"]}
     ]
+
+
+_JOB = {"approval": "consumed_by"}
+
+
+def _approvals(dump: Dump) -> list[str]:
+    """A job has an approval from its first intent on, not earlier, and only while it stood."""
+    begun = {row["job_id"]: row["at"] for row in sorted(dump["intent"], key=lambda row: -int(row["at"]))}
+    found = []
+    for row in dump["approval"]:
+        name, job_id = row["reference"], row["consumed_by"]
+        if job_id is not None and begun.get(job_id) != row["consumed_at"]:
+            found.append(f"approval {name} was consumed apart from the first intent of {job_id}")
+    return found
 
 
 def _neighbour(dump: Dump, baseline: Dump) -> list[str]:

@@ -40,7 +40,8 @@ def good() -> Dump:
         dump["event"].append({"event_id": nth, "job_id": JOB, "tenant": "acme", "name": name, "status": status,
                               "generation": generation, "data": data})  # fmt: skip
     dump["effect"].append({"job_id": JOB, "tenant": "acme", "state": "succeeded", "operation_key": "k"})
-    dump["intent"] = [{"job_id": JOB, "tenant": "acme", "operation_key": "k"} for _ in range(2)]
+    dump["intent"] = [{"job_id": JOB, "tenant": "acme", "operation_key": "k", "at": at} for at in (4, 3)]
+    dump["approval"].append({"reference": "ap-1", "tenant": "acme", "consumed_by": JOB, "consumed_at": 3})
     return dump
 
 
@@ -80,9 +81,18 @@ BAD: dict[str, tuple[Callable[[Dump], Any], str]] = {
     "a second intent while the first may have arrived": (
         event(2, data='{"operation_key": "k", "state": "unknown"}'), "a second intent"
     ),
+    "an approval consumed by a later intent": (
+        lambda d: d["approval"][0].update(consumed_at=4), "apart from the first intent"
+    ),
+    "an approval consumed by a job that began nothing": (
+        lambda d: d["approval"][0].update(consumed_by=OTHER, tenant="zeta"), "apart from the first intent"
+    ),
+    "an approval consumed by another tenant's job": (
+        lambda d: d["approval"][0].update(tenant="zeta"), "says tenant zeta"
+    ),
     "a dispatch without an intent": (lambda d: d["intent"].clear(), "intents and dispatches differ"),
     "an intent without a dispatch": (
-        lambda d: d["intent"].append({"job_id": JOB, "tenant": "acme", "operation_key": "x"}), "differ"
+        lambda d: d["intent"].append({"job_id": JOB, "tenant": "acme", "operation_key": "x", "at": 5}), "differ"
     ),
     "a row of one tenant that says another": (lambda d: d["effect"][0].update(tenant="zeta"), "says tenant zeta"),
     "a neighbour's row that changed": (lambda d: d["ready"][0].update(generation=1), "rows of another tenant changed"),

@@ -20,6 +20,7 @@ import pytest
 from tenure.errors import TenureError
 from tenure.procedures import hold as holding
 from tenure.procedures import upkeep
+from tenure.procedures.approvals import replay_revocations
 from tenure.procedures.reconcile import Question, sweep_answer, sweep_step
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import (
@@ -51,6 +52,7 @@ from tests.contract.build import (
 )
 from tests.contract.conftest import Benches
 from tests.contract.faults import Fault, Gate, PostgresFault, SqliteFault
+from tests.contract.governed import forgotten, governed, grant_of
 from tests.contract.invariants import broken
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -253,6 +255,39 @@ STORIES: dict[str, Story] = {
         CASES["queued"],
         lambda b, c: b.service.transfer_queue("default", owner="a", expected=None, with_work=True, actor="op:1"),
     ),
+    "begin, governed": (
+        governed("ap-1"),
+        lambda b, c: b.service.begin_effect(c.lease, name="send", request=REQUEST, provider=MAILER),
+    ),
+    "begin, governed and refused": (
+        governed(None),
+        lambda b, c: b.service.begin_effect(c.lease, name="send", request=REQUEST, provider=MAILER),
+    ),
+    "begin again, governed and refused": (
+        governed("ap-1", revoked=True, unsent=True),
+        lambda b, c: b.service.begin_effect(c.lease, name="send", request=REQUEST, provider=MAILER),
+    ),
+    "resend, governed and refused": (
+        governed("ap-1", revoked=True, begun=True),
+        lambda b, c: b.service.begin_effect(c.lease, name="send", request=REQUEST, provider=MAILER, resend=True),
+    ),
+    "mark dispatched, governed": (
+        governed("ap-1"),
+        lambda b, c: b.service.mark_provider_dispatched(c.lease, operation_key=OWN_KEY),
+    ),
+    "mark dispatched, governed and refused": (
+        governed(None),
+        lambda b, c: b.service.mark_provider_dispatched(c.lease, operation_key=OWN_KEY),
+    ),
+    "grant": (
+        _new,
+        lambda b, c: b.service.grant_approval("ap-2", **grant_of(b)),
+    ),
+    "revoke an approval": (
+        governed("ap-1"),
+        lambda b, c: b.service.revoke_approval("ap-1", tenant="acme", reason="r", actor="user:1"),
+    ),
+    "replay revocations": (governed("ap-1"), lambda b, c: _quiet(b, replay_revocations([forgotten(b)]))),
     "append event": (
         CASES["completed"],
         lambda b, c: b.service.append_job_event(c.job_id, "admission_checked", {"n": 1}),

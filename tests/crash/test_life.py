@@ -10,23 +10,39 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from tenure.errors import ExecutionStopped
+from tenure.procedures.approvals import replay_revocations
+from tenure.procedures.control import stop_effect
 from tenure.procedures.upkeep import promote, recover
+from tenure.rules.control import ControlMode, Judged
+from tenure.rules.envelope import GovernanceInput
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import Accepted, Evidence, FailedBeforeDispatch, NoAnswer, Rejected, Unknown
 from tenure.service import DurableJobService
 from tenure.testing.crash_points import CrashPoints, known_points
 from tests.crash import recovery
+from tests.crash.clock import START
 from tests.crash.fakes import Books, Killed, MortalProvider, mailer, silent
 from tests.crash.office import KIND, Hand, open_office, wait
 from tests.crash.recovery import NIGHT, Tally, checked, explained, settle_by_ledger
 from tests.crash.scene import ORGANIZATION, PROJECT, Scene
 
 QUOTE = {"id": 17, "to": "ann@example.org"}
+GOVERNED = GovernanceInput(
+    action_intent="send the quote",
+    capability="mail.send",
+    policy="p-7",
+    budget={"eur": 1},
+    approval_reference="ap-1",
+    issued_at=START,
+    expires_at=START + timedelta(days=300),
+)
 
 
 class Process:
@@ -169,6 +185,25 @@ def handed_over(process: Process) -> None:
     process.work()
 
 
+def approved_and_taken_back(process: Process) -> None:
+    digest = process.app.action_digest(KIND, QUOTE, governance=GOVERNED)
+    until = START + timedelta(days=300)
+    process.service.grant_approval("ap-1", action_digest=digest, expires_at=until, reason="looked at it")
+    process.app.enqueue(KIND, QUOTE, key="quote-17", governance=GOVERNED)
+    process.work()
+    known = process.service.revoke_approval("ap-1", reason="it is done")
+    process.store.run(replay_revocations([known]))
+
+
+def stopped_by_the_control(process: Process) -> None:
+    process.enqueue()
+    lease = process.claimed()
+    with contextlib.suppress(ExecutionStopped):
+        process.store.run(stop_effect(lease, "mail", "mailer", "v1:0", Judged(ControlMode.ENFORCED, "deny", "no")))
+    process.service.release_job(lease, reason="not now")
+    process.work()
+
+
 @dataclass(frozen=True, slots=True)
 class Life:
     """
@@ -197,6 +232,8 @@ LIVES = {
         Life(escalated_and_asked_again, lambda: mailer(Unknown("no reply")), ("reconciled", "allowed")),
         Life(lost_and_found),
         Life(handed_over),
+        Life(approved_and_taken_back),
+        Life(stopped_by_the_control),
         Life(marked_by_hand, silent, ("stated", "stale_refused")),
     )
 }

@@ -37,7 +37,7 @@ def test_every_public_name_is_on_the_page() -> None:
 
 def test_every_verb_has_its_signature_and_says_what_it_writes() -> None:
     named = [name for name in VERBS if name != "renew_lease"]
-    assert len(named) == 38
+    assert len(named) == 42
     for name in named:
         text = section(f"#### {name}")
         assert f"service.{name}(" in text
@@ -57,6 +57,8 @@ READERS: list[tuple[str, dict[str, Any]]] = [
     ("show_queues", {}),
     ("list_queue_changes", {"name": "mail"}),
     ("stats", {}),
+    ("get_approval", {"reference": "ap-1", "tenant": "acme"}),
+    ("list_approvals", {"tenant": "acme"}),
     ("find_reconciliation_candidates", {"project": "p", "organization": "o"}),
 ]
 
@@ -108,5 +110,5 @@ def test_defaults_and_members_are_those_of_the_code() -> None:
     for name in ("effect", "publish", "job", "lease", "identity", "cancelled", "progress", "log"):
         assert hasattr(tenure.AsyncContext, name) or name == "log"
         assert re.search(rf"ctx\.{name}\b", section("### AsyncContext")), name
-    for one in (*tenure.Status, *tenure.Phase, *tenure.EventName, *tenure.EffectState):
+    for one in (*tenure.Status, *tenure.Phase, *tenure.EventName, *tenure.EffectState, *tenure.ApprovalState):
         assert f"`{one.value}`" in section("## Names")

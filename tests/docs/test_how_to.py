@@ -30,6 +30,7 @@ HERE = [
     "enqueue-in-your-transaction.md",
     "fair-queues.md",
     "pause-drain-transfer.md",
+    "require-an-approval.md",
     "results-in-object-storage.md",
     "see-what-is-going-on.md",
 ]

@@ -337,7 +337,7 @@ def drive(jobs: list[NewJob], *, epoch: int = 3) -> tuple[dict[str, list[Row]], 
     first: Any = next(script)
     rows = {each.name: list(each.rows) for each in first}
     asked |= rows
-    authority = [(row[0], epoch, False, False, NOW) for row in rows["authority_ensure"]]
+    authority = [(row[0], epoch, False, False, NOW, "[]") for row in rows["authority_ensure"]]
     last = script.send([[], authority, [(row[3],) for row in rows["job_key_reserve"]]])
     assert isinstance(last, Last)
     asked |= {each.name: list(each.rows) for each in last.requests if isinstance(each, Each)}

@@ -367,7 +367,7 @@ def test_a_payload_that_is_no_object_allows_nothing(payload: Any) -> None:
     assert refusal(read_execution_identity, spoilt).code == "ENVELOPE_MALFORMED"
     assert validate_execution_identity_for_dispatch(spoilt) == ["the payload is not a JSON object"]
     assert refusal(read_governance, spoilt).code == "ENVELOPE_MALFORMED"
-    assert check_governance(spoilt, NOW, approval_store=True) == ["the payload is not a JSON object"]
+    assert check_governance(spoilt, NOW) == ["the payload is not a JSON object"]
 
 
 DIFFERING: dict[str, dict[str, Any]] = {
@@ -388,7 +388,7 @@ def test_an_envelope_that_is_not_the_rows_allows_no_dispatch(key: str) -> None:
         forged = dataclasses.replace(good, payload={**good.payload, name: envelope})
         reasons = {
             "execution": validate_execution_identity_for_dispatch(forged),
-            "governance": check_governance(forged, NOW, approval_store=True),
+            "governance": check_governance(forged, NOW),
         }
         assert reasons[name] == [f"{name}.{key} is not the job's"]
         # It is well formed, so reading it is no error; the other envelope is not touched by it.
@@ -402,15 +402,15 @@ def test_a_row_that_moved_away_from_its_envelopes_allows_no_dispatch(row: dict[s
     good = job(WHO, ALLOWED)
     moved = dataclasses.replace(good, **row)
     assert len(validate_execution_identity_for_dispatch(moved)) == 1
-    assert len(check_governance(moved, NOW, approval_store=True)) == 1
-    assert validate_execution_identity_for_dispatch(good) == check_governance(good, NOW, approval_store=True) == []
+    assert len(check_governance(moved, NOW)) == 1
+    assert validate_execution_identity_for_dispatch(good) == check_governance(good, NOW) == []
 
 
 def test_the_envelopes_of_another_job_allow_nothing() -> None:
     good = job(WHO, ALLOWED)
     stolen = Job(id=OTHER, payload=good.payload)
     assert validate_execution_identity_for_dispatch(stolen) == ["execution.job is not the job's"]
-    assert check_governance(stolen, NOW, approval_store=True) == ["governance.job is not the job's"]
+    assert check_governance(stolen, NOW) == ["governance.job is not the job's"]
 
 
 def test_reasons_and_errors_hold_no_value_of_the_payload() -> None:
@@ -427,7 +427,7 @@ def test_whatever_stands_for_an_envelope_is_refused_with_a_type(envelope: Any) -
     assert refusal(read_execution_identity, forged).code == "ENVELOPE_MALFORMED"
     assert refusal(read_governance, forged).code == "ENVELOPE_MALFORMED"
     assert validate_execution_identity_for_dispatch(forged)
-    assert check_governance(forged, NOW, approval_store=True)
+    assert check_governance(forged, NOW)
 
 
 @given(
@@ -470,18 +470,12 @@ def test_a_governance_envelope_is_read_as_written() -> None:
     without = job(WHO, dataclasses.replace(ALLOWED, approval_reference=None))
     assert "approval_reference" not in without.payload["governance"]
     assert read_governance(without) is not None
-    assert check_governance(without, NOW, approval_store=True) == []
+    assert check_governance(without, NOW) == []
 
 
 def test_an_ungoverned_job_is_not_asked() -> None:
     assert read_governance(job(WHO)) is None
     assert check_governance(job(WHO), NOW) == []
-
-
-def test_a_governed_job_needs_an_approval_store() -> None:
-    reasons = check_governance(job(WHO, ALLOWED), NOW)
-    assert reasons == ["there is no approval store to ask whether the approval still stands"]
-    assert check_governance(job(WHO, ALLOWED), NOW, approval_store=True) == []
 
 
 @pytest.mark.parametrize(
@@ -498,9 +492,9 @@ def test_a_governed_job_needs_an_approval_store() -> None:
 )
 def test_it_is_valid_until_just_before_its_expiry(seconds: float, reasons: list[str]) -> None:
     at = NOW + timedelta(seconds=seconds)
-    assert check_governance(job(WHO, ALLOWED), at, approval_store=True) == reasons
+    assert check_governance(job(WHO, ALLOWED), at) == reasons
     elsewhere = at.astimezone(timezone(timedelta(hours=-8)))
-    assert check_governance(job(WHO, ALLOWED), elsewhere, approval_store=True) == reasons
+    assert check_governance(job(WHO, ALLOWED), elsewhere) == reasons
 
 
 CHANGED: dict[str, dict[str, Any]] = {
@@ -525,12 +519,12 @@ def test_a_changed_envelope_does_not_have_its_digest(name: str) -> None:
     forged = dataclasses.replace(
         good, payload={**good.payload, "governance": {**good.payload["governance"], **CHANGED[name]}}
     )
-    assert check_governance(forged, NOW, approval_store=True) == ["governance.digest is not the digest of the envelope"]
-    assert check_governance(good, NOW, approval_store=True) == []
+    assert check_governance(forged, NOW) == ["governance.digest is not the digest of the envelope"]
+    assert check_governance(good, NOW) == []
     # Control: the same fact in another spelling is the same envelope.
     spelled = {**good.payload["governance"], "budget": {"unit": "EUR", "limit": 100.0}}
     same = dataclasses.replace(good, payload={**good.payload, "governance": spelled})
-    assert check_governance(same, NOW, approval_store=True) == []
+    assert check_governance(same, NOW) == []
 
 
 GOVERNANCE_MALFORMED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
@@ -580,9 +574,9 @@ def test_a_malformed_governance_envelope_allows_no_dispatch(name: str) -> None:
     error = refusal(read_governance, forged)
     assert error.code == "ENVELOPE_MALFORMED"
     assert reason in str(error)
-    assert any(given.startswith(reason) for given in check_governance(forged, NOW, approval_store=True))
+    assert any(given.startswith(reason) for given in check_governance(forged, NOW))
     assert read_governance(good) is not None
-    assert check_governance(good, NOW, approval_store=True) == []
+    assert check_governance(good, NOW) == []
 
 
 @pytest.mark.parametrize("name", NOT_TEXT)
@@ -591,7 +585,7 @@ def test_a_governance_input_holds_facts(name: str, key: str) -> None:
     value, problem = NOT_TEXT[name]
     if isinstance(value, dict) and key != "approval_reference":
         made = job(WHO, dataclasses.replace(ALLOWED, **{key: value}))
-        assert check_governance(made, NOW, approval_store=True) == []
+        assert check_governance(made, NOW) == []
         value, problem = {}, "is empty"
     error = refusal(build_governance_envelope, dataclasses.replace(ALLOWED, **{key: value}), **ROW)
     assert error.code == "ENVELOPE_VALUE"
@@ -665,5 +659,4 @@ def test_every_reason_of_governance_is_given() -> None:
         "governance.tenant is not the job's",
         "governance.digest is not the digest of the envelope",
         "governance.expires_at has passed",
-        "there is no approval store to ask whether the approval still stands",
     ]

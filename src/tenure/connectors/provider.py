@@ -217,6 +217,21 @@ async def ask_bounded(lookup: Callable[..., Any], args: tuple[Any, ...], timeout
     return await _asked("the look-up", lookup, args, timeout)
 
 
+async def call_bounded(
+    who: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    timeout: timedelta,  # noqa: ASYNC109 - see `lookup_bounded`
+) -> tuple[Any, str | None]:
+    """
+    Call any function of the app's own so that it ends in time, as `ask_bounded` does.
+
+    Returns:
+        Its value, or None and what went wrong, in words without anything of the function's own.
+    """
+    return await _bounded(who, function, args, timeout)
+
+
 async def _asked(who: str, lookup: Callable[..., Any], args: tuple[Any, ...], limit: timedelta) -> Evidence:
     value, trouble = await _bounded(who, lookup, args, limit)
     if trouble is not None:

@@ -14,7 +14,9 @@ from datetime import timedelta
 from typing import Any
 
 from tenure.errors import Unavailable, Uncertain
+from tenure.procedures.control import stop_effect
 from tenure.procedures.effect import Beginning, Finishing, begin_effect, finish_effect
+from tenure.rules.control import ControlMode, Judged
 from tenure.rules.dispatch import Begun
 from tenure.rules.effect import Effect
 from tenure.rules.lease import Lease
@@ -46,6 +48,7 @@ def perform(
     send: Callable[[Begun], Any],
     keep: Callable[[Effect, Outcome], Any],
     resend: bool = False,
+    judged: Judged | None = None,
 ) -> FlowScript[Performed]:
     """
     Make one outside call, at most once as far as anybody can know.
@@ -53,11 +56,17 @@ def perform(
     Args:
         send: Makes the call within `begun.timeout` and gives its outcome; never raises for what the provider did.
         keep: Keeps the outcome outside the database when it cannot be written there; says whether it did.
+        judged: What the execution control said, where there is one.
     Raises:
+        ExecutionStopped, Unavailable: The execution control stopped it before its intent.
         Uncertain: The call was made and its outcome could not be recorded.
         LeaseLost: The lease was lost during the call; what the call proved is stored as evidence.
     """
-    begun = yield from transact(begin_effect(Beginning(lease, name, digest, terms, timeout, resend)))
+    if judged is not None and judged.stops:
+        yield from transact(stop_effect(lease, name, terms.provider, digest, judged))
+    watched = judged if judged is not None and judged.mode is ControlMode.SHADOW else None
+    asked = Beginning(lease, name, digest, terms, timeout, resend, watched=watched)
+    begun = yield from transact(begin_effect(asked))
     if not begun.send:
         return Performed(begun.effect, None)
     outcome: Outcome = yield from call("send", send, begun)

@@ -236,6 +236,7 @@ class Worker:
             self._wait_for,
             self._run_apart,
             Commits(handlers).run,
+            self.app.control,
         )
         self._attempts = Attempts(self._runtime, self._heartbeat, self._outcomes, self._threads, self._slot_freed)
         sweeper = Sweeper(self._store, self.app.providers.by_name, lookup=self._lookup, tenant=self._tenant)

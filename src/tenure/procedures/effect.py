@@ -7,12 +7,25 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from tenure.errors import Conflict, IllegalMove, LeaseLost, NotFound, TenureError, echo
+from tenure.errors import (
+    ApprovalRefused,
+    Conflict,
+    IllegalMove,
+    LeaseLost,
+    NotFound,
+    TenureError,
+    Unavailable,
+    echo,
+)
+from tenure.procedures.approvals import look, refused_before
 from tenure.procedures.records import Placed, effect_row, evidence_of, identity
 from tenure.procedures.rows import done_before, fetch, in_scope, lock, repeated, save
 from tenure.rules import dispatch
+from tenure.rules.admission import not_admitted
+from tenure.rules.approval import Approval
+from tenure.rules.control import Judged, watched
 from tenure.rules.dispatch import Begun
-from tenure.rules.effect import Effect, StoredEvidence, operation_key
+from tenure.rules.effect import MARK, Effect, StoredEvidence, operation_key
 from tenure.rules.job import Change, Job, find_effect
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import Evidence, FailedBeforeDispatch, Outcome, Terms
@@ -27,6 +40,7 @@ class Beginning:
     Attributes:
         digest: Digest of the request's canonical bytes.
         timeout: The call's own limit.
+        watched: What an execution control in shadow said about it; written with the intent.
     """
 
     lease: Lease
@@ -36,12 +50,19 @@ class Beginning:
     timeout: timedelta
     resend: bool = False
     tenant: str | None = None
+    watched: Judged | None = None
 
-    def decide(self, job: Job, now: datetime) -> Change:
-        """See `rules.dispatch.begin`."""
-        return dispatch.begin(
-            job, self.lease, self.name, self.digest, self.terms, self.timeout, now, resend=self.resend
-        )
+    def decide(self, job: Job, now: datetime, approval: Approval | None = None) -> Change:
+        """See `rules.dispatch.begin`; a refused admission is written before it is raised."""
+        given = (job, self.lease, self.name, self.digest, self.terms, self.timeout, now)
+        try:
+            change = dispatch.begin(*given, resend=self.resend, approval=approval)
+        except ApprovalRefused as refused:
+            change = not_admitted(job, self.name, refused, now)
+        if self.watched is None:
+            return change
+        seen = watched(job, self.name, self.terms.provider, self.digest, self.watched, now)
+        return replace(change, events=(seen, *change.events))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +86,25 @@ def begin_effects(
     """
     Commit the intents of many jobs; see `begin_effect`.
 
-    Locks: as `rows.lock`. Writes: effect, intent, lease, event.
+    Locks: as `rows.lock`, then the approvals of governed jobs. Writes: effect, intent, approval, lease, event.
     """
     return (yield from _begin([one.args[0] for one in values], command))
 
 
 @procedure(batch=begin_effects)
-def begin_effect(asked: Beginning, *, command: Command = FRESH) -> Script[Begun]:
+def begin_effect(asked: Beginning, *, command: Command = FRESH) -> Script[Begun | AfterCommit]:
     """
     Commit the intent of one call; see `rules.dispatch.begin`.
 
     Returns:
         Whether the call is to be made and how long it may take, or the receipt of an earlier attempt.
-    Locks: as `rows.lock`. Writes: effect, intent, lease, event.
+    Raises:
+        ApprovalRefused: After the commit of the event that says so.
+    Locks: as `rows.lock`, then the approval of a governed job. Writes: effect, intent, approval, lease, event.
     """
     (answer,) = yield from _begin([asked], command)
+    if isinstance(answer, ApprovalRefused):
+        return AfterCommit(answer)
     if isinstance(answer, TenureError):
         raise answer
     assert answer is not None, "only the second of a job is left out"
@@ -89,6 +114,7 @@ def begin_effect(asked: Beginning, *, command: Command = FRESH) -> Script[Begun]
 def _begin(asks: Sequence[Beginning], command: Command) -> Script[list[Begun | TenureError | None]]:
     found = yield from lock(one.lease.job_id for one in asks)
     done = yield from done_before(command, found)
+    approvals = yield from look(known.job for known in found.values())
     answers: list[Begun | TenureError | None] = []
     decided: list[tuple[Placed, Change]] = []
     met: set[UUID] = set()
@@ -102,18 +128,24 @@ def _begin(asks: Sequence[Beginning], command: Command) -> Script[list[Begun | T
         met.add(job_id)
         try:
             known = in_scope(found, job_id, one.tenant)
+            refused = (yield from refused_before(command, known.job)) if job_id in done else None
+            if refused is not None:
+                answers.append(refused)
+                continue
             effect = find_effect(known.job, one.name)
             if effect is not None and job_id in done:
                 # Our own intent, whose commit we did not hear of: the call was not made yet.
                 left = max(effect.deadline_at - known.now, timedelta(0))
                 answers.append(Begun(effect, effect.is_open, left))
                 continue
-            change = one.decide(known.job, known.now)
-        except TenureError as refused:
-            answers.append(refused)
+            approval, now = approvals.of(known.job, known.now)
+            change = one.decide(known.job, now, approval)
+        except TenureError as refusal:
+            answers.append(refusal)
             continue
+        approvals.take(change.approval)
         decided.append((known, change))
-        answers.append(change.answer)
+        answers.append(change.error or change.answer)
     if decided:
         yield from save(decided, command, last=True)
     return answers
@@ -122,18 +154,27 @@ def _begin(asks: Sequence[Beginning], command: Command) -> Script[list[Begun | T
 @procedure
 def mark_dispatched(
     lease: Lease, operation_key: str, *, tenant: str | None = None, command: Command = FRESH
-) -> Script[Job]:
+) -> Script[Job | AfterCommit]:
     """
     Commit a bare dispatch mark; see `rules.dispatch.mark`.
 
     Raises:
         Conflict: The key belongs to another job of the tenant.
-    Locks: as `rows.lock`. Writes: effect, intent, lease, event.
+        ApprovalRefused: After the commit of the event that says so.
+    Locks: as `rows.lock`, the key, then the approval of a governed job. Writes: effect, intent, approval, lease, event.
     """
     known = yield from fetch(lease.job_id, tenant)
     if (yield from repeated(command, known.job.id)):
-        return known.job
-    change = dispatch.mark(known.job, lease, operation_key, known.now)
+        refused = yield from refused_before(command, known.job)
+        return known.job if refused is None else AfterCommit(refused)
+    # The key's lock comes before the approval's: looked at first, and again under its lock.
+    seen = yield from look([known.job], lock=False)
+    approval, now = seen.of(known.job, known.now)
+    try:
+        change = dispatch.mark(known.job, lease, operation_key, now, approval=approval)
+    except ApprovalRefused as refusal:
+        yield from save([(known, not_admitted(known.job, MARK, refusal, now))], command, last=True)
+        return AfterCommit(refusal)
     # Reserved first: another job's mark may be on its way to the same key, and is waited for.
     _, owners = yield [
         Each("effect_reserve", [effect_row(known.job, effect) for effect in change.effects]),
@@ -144,6 +185,16 @@ def mark_dispatched(
             f"operation key {echo(operation_key)} belongs to another job; a key stands for one operation",
             code="KEY_IN_USE",
         )
+    if seen.found:
+        approval, now = (yield from look([known.job])).of(known.job, now)
+        try:
+            change = dispatch.mark(known.job, lease, operation_key, now, approval=approval)
+        except ApprovalRefused:
+            # What was reserved is taken back with the transaction; the next look finds what has changed.
+            raise Unavailable(
+                f"the approval of job {known.job.id} changed while it was being looked at; mark it again",
+                code="APPROVAL_BUSY",
+            ) from None
     yield from save([(known, change)], command, last=True)
     return change.job
 

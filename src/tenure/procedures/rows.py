@@ -4,7 +4,7 @@ Rows and records: the shared lock, the shared save, and the shapes between them.
 A job is in exactly one place: ready, deferred, lease, resting or outcome. That row is what `lock` locks and what `save`
 moves when a change says so; `rules/` sees one `Job` record and knows nothing of places. Locks are taken in one order:
 the tenants' authority (shared), then the places by job id; effects, evidence and escalations are written only under
-their job's place and need no lock of their own.
+their job's place and need no lock of their own; approvals come last (procedures/approvals.py).
 """
 
 from __future__ import annotations
@@ -181,12 +181,12 @@ def save(
     answers = yield requests
     for request, answer in zip(requests, answers, strict=True):
         assert request.name not in _COUNTED or len(answer) == len(request.rows), (
-            f"{request.name}: {len(answer)} of {len(request.rows)} rows; a place moved under its lock"
+            f"{request.name}: {len(answer)} of {len(request.rows)} rows; it moved under its lock"
         )
 
 
 # These name a generation and give back what they found: as many rows as they were given.
-_COUNTED = frozenset({*_DELETES.values(), "lease_update"})
+_COUNTED = frozenset({*_DELETES.values(), "lease_update", "approval_consume"})
 # Deletes before inserts, so that a job is never in two places; effects before the trail, only for reading.
 _ORDER = (
     *_DELETES.values(),
@@ -198,6 +198,7 @@ _ORDER = (
     "outcome_insert",
     "effect_save",
     "intent_insert",
+    "approval_consume",
     "evidence_save",
     "escalation_delete",
     "escalation_save",
@@ -311,6 +312,9 @@ def _append(job: Job, change: Change, command: Command, writes: _Writes) -> None
         writes.add("effect_save", effect_row(job, effect))
     for intent in change.intents:
         writes.add("intent_insert", (job.tenant, intent.operation_key, intent.attempt_id, job.id, micros(intent.at)))
+    if change.approval is not None:
+        taken = change.approval
+        writes.add("approval_consume", (job.tenant, taken.reference, job.id, maybe_micros(taken.consumed_at)))
     for evidence in change.evidence:
         writes.add(
             "evidence_save",

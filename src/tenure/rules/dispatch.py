@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from tenure.errors import (
-    ApprovalRefused,
     Conflict,
     EffectRejected,
     IdentityRefused,
@@ -23,6 +22,8 @@ from tenure.errors import (
     Uncertain,
     echo,
 )
+from tenure.rules.admission import admit, admitted
+from tenure.rules.approval import Approval
 from tenure.rules.effect import (
     DOUBTED,
     EFFECT_MOVES,
@@ -38,7 +39,7 @@ from tenure.rules.effect import (
     operation_key,
     whose_word,
 )
-from tenure.rules.envelope import EXECUTION_KEY, check_governance, validate_execution_identity_for_dispatch
+from tenure.rules.envelope import EXECUTION_KEY, validate_execution_identity_for_dispatch
 from tenure.rules.event import EventName
 from tenure.rules.job import Change, Job, find_effect, move, note, with_effect
 from tenure.rules.lease import Lease, check_fence
@@ -88,6 +89,7 @@ def begin(
     now: datetime,
     *,
     resend: bool = False,
+    approval: Approval | None = None,
 ) -> Change:
     """
     Record the intent of one call, before it is made.
@@ -97,6 +99,7 @@ def begin(
         timeout: The call's own limit; the lease may end it sooner.
         resend: Send an open effect again under the same key, within the same attempt, where the provider declares that
             it performs one request per key and still remembers this one.
+        approval: What the store has under the reference of the governance envelope; see `admission.admit`.
     Raises:
         Conflict: The name was used with another request.
         EffectRejected: The provider refused it before; an operator may reopen it.
@@ -107,11 +110,13 @@ def begin(
     refuse_cancelled(job)
     check_name(name)
     refuse_unidentified(job)
-    refuse_ungoverned(job, now)
+    known = find_effect(job, name)
+    # A receipt is a fact about the past, and giving it out sends nothing: that needs no approval.
+    there = known is not None and known.state is EffectState.SUCCEEDED and known.request_digest == digest
+    admission = None if there else admit(job, approval, now)
     if timeout <= timedelta(0):
         raise Invalid(f"an effect's deadline must be longer than zero, not {timeout}", code="BAD_DURATION")
     allowed = min(timeout, held.expires_at - now)
-    known = find_effect(job, name)
     if known is not None and known.request_digest and known.request_digest != digest:
         raise Conflict(
             f"effect {name!r} of job {job.id} was begun with another request; an effect's name stands for one request",
@@ -132,6 +137,7 @@ def begin(
         # In the trail like the first call, but not as `sent`: that stands for an intent, and this is the same one.
         data = {"name": name, "operation_key": again.operation_key, "resent": True}
         told = move(job, Status.RUNNING, EventName.DISPATCHED, now, data=data, effects=(again,))
+        told = admitted(told, admission, name, now)
         return replace(told, answer=Begun(again, send=True, timeout=allowed))
     if known is not None and known.settled_by in DOUBTED and known.provider != terms.provider:
         raise Conflict(
@@ -158,14 +164,18 @@ def begin(
         settled_by=known.settled_by if known and known.settled_by in DOUBTED else None,
         ordinal=known.ordinal if known else 0,
     )
-    return replace(_intended(job, intent, now), answer=Begun(intent, send=True, timeout=allowed))
+    told = admitted(_intended(job, intent, now), admission, name, now)
+    return replace(told, answer=Begun(intent, send=True, timeout=allowed))
 
 
-def mark(job: Job, lease: Lease, key: str, now: datetime) -> Change:
+def mark(job: Job, lease: Lease, key: str, now: datetime, *, approval: Approval | None = None) -> Change:
     """
     Record a bare dispatch mark under a key of the caller's.
 
+    Args:
+        approval: See `begin`.
     Raises:
+        ApprovalRefused: As `begin`.
         Uncertain: The same key is open already: a second dispatch under it would be a second send.
         Conflict: Another key is open on this job.
     """
@@ -175,7 +185,7 @@ def mark(job: Job, lease: Lease, key: str, now: datetime) -> Change:
         raise Invalid(f"an operation key is 1 to {NAME_MAX} printable characters, not {echo(key)}", code="BAD_ARGUMENT")
     if EXECUTION_KEY in job.payload:
         refuse_unidentified(job)
-    refuse_ungoverned(job, now)
+    admission = admit(job, approval, now)
     if is_made_here(key):
         # Also where no such effect exists yet: its job could not begin it any more.
         raise Conflict(
@@ -206,7 +216,7 @@ def mark(job: Job, lease: Lease, key: str, now: datetime) -> Change:
         begun_at=now,
         deadline_at=held.expires_at,
     )
-    return _intended(job, record, now)
+    return admitted(_intended(job, record, now), admission, MARK, now)
 
 
 def finish(
@@ -393,13 +403,6 @@ def refuse_unidentified(job: Job) -> None:
             f"job {job.id} may not dispatch: {'; '.join(reasons)}. Create it with execution=ExecutionInput(...)",
             reasons=tuple(reasons),
         )
-
-
-def refuse_ungoverned(job: Job, now: datetime) -> None:
-    """Raise ApprovalRefused when a governance envelope does not allow a dispatch."""
-    reasons = check_governance(job, now)
-    if reasons:
-        raise ApprovalRefused(f"job {job.id} may not dispatch: {'; '.join(reasons)}")
 
 
 def _may_resend(effect: Effect, held: Lease, asked: Terms, now: datetime) -> bool:

@@ -46,7 +46,7 @@ _ROW_KEYS = ("tenant", "organization", "project")
 _LINK_KEYS = ("task", "run", "attempt", "action_intent", "admission_decision", "approval")
 _links = operator.attrgetter(*_LINK_KEYS)
 _NO_JOB = UUID(int=0)
-_FACT_KEYS = ("action_intent", "capability", "policy", "budget")
+FACT_KEYS = ("action_intent", "capability", "policy", "budget")
 _INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
 
 Fact: TypeAlias = "str | dict[str, Json]"
@@ -296,8 +296,8 @@ def build_governance_envelope(
         Invalid: ENVELOPE_VALUE or BAD_INSTANT, naming the field; or a code of `check_json` for a fact.
     """
     envelope = _row(GOVERNANCE_KEY, None, tenant, organization, project, job_id)
-    for key in _FACT_KEYS:
-        envelope[key] = _fact(getattr(given, key), f"{GOVERNANCE_KEY}.{key}")
+    for key in FACT_KEYS:
+        envelope[key] = check_fact(getattr(given, key), f"{GOVERNANCE_KEY}.{key}")
     if given.approval_reference is not None:
         envelope["approval_reference"] = _text(given.approval_reference, f"{GOVERNANCE_KEY}.approval_reference")
     issued_at = _utc(given.issued_at, f"{GOVERNANCE_KEY}.issued_at")
@@ -336,7 +336,13 @@ def _text(value: str, where: str) -> str:
     return value
 
 
-def _fact(value: Fact, where: str) -> Fact:
+def check_fact(value: Fact, where: str) -> Fact:
+    """
+    Check a fact and give a copy of it.
+
+    Raises:
+        Invalid: ENVELOPE_VALUE, or a code of `check_json`.
+    """
     problem = _fact_problem(value)
     if problem is not None:
         raise Invalid(f"{where} {problem}", code="ENVELOPE_VALUE")
@@ -404,33 +410,49 @@ def read_governance(job: Row) -> Governance | None:
     return None if values is None else Governance(**values)
 
 
-def check_governance(job: Row, now: datetime, *, approval_store: bool = False) -> list[str]:
+def reference_in(job: Row) -> str | None:
+    """Give the approval that a job's governance envelope names; None where it names none, or in no readable way."""
+    envelope = job.payload.get(GOVERNANCE_KEY)
+    reference = envelope.get("approval_reference") if isinstance(envelope, dict) else None
+    return reference if _text_problem(reference) is None else None
+
+
+def check_governance(job: Row, now: datetime) -> list[str]:
     """
     Give every reason, in order, why this job's governance envelope does not allow a dispatch now.
 
-    Without an envelope there is none. What stands in the envelope is not enough: whether the approval was revoked only
-    its store can say, so without a store a governed job dispatches nothing.
+    Without an envelope there is none. What stands in the envelope is not enough: whether the approval still stands only
+    its store can say; see `tenure.rules.approval`.
 
     Args:
         now: The store's time. The envelope has expired at its very expiry.
-        approval_store: True where the caller asks an approval store afterwards.
     """
+    return [text for _, text in judge_governance(job, now)]
+
+
+def judge_governance(job: Row, now: datetime) -> list[tuple[str, str]]:
+    """See `check_governance`; each reason with its code first."""
     now = _utc(now, "now")
     values, problems = _read(job.payload, GOVERNANCE_KEY, _GOVERNANCE_SHAPE, nullable=())
+    reasons = [("MALFORMED", problem) for problem in problems]
     if values is None:
-        return problems
+        return reasons
+    reasons += [
+        ("FOREIGN_TENANT" if text == _FOREIGN else "OTHER_JOB", text)
+        for text in _differences(values, GOVERNANCE_KEY, job)
+    ]
     if problems:
-        return problems + _differences(values, GOVERNANCE_KEY, job)
-    reasons = _differences(values, GOVERNANCE_KEY, job)
+        return reasons
     if governance_digest(job.payload[GOVERNANCE_KEY]) != values["digest"]:
-        reasons.append("governance.digest is not the digest of the envelope")
+        reasons.append(("ALTERED", "governance.digest is not the digest of the envelope"))
     if values["issued_at"] - now > CLOCK_SKEW:
-        reasons.append("governance.issued_at lies in the future")
+        reasons.append(("NOT_YET_VALID", "governance.issued_at lies in the future"))
     if now >= values["expires_at"]:
-        reasons.append("governance.expires_at has passed")
-    if not approval_store:
-        reasons.append("there is no approval store to ask whether the approval still stands")
+        reasons.append(("ENVELOPE_EXPIRED", "governance.expires_at has passed"))
     return reasons
+
+
+_FOREIGN = f"{GOVERNANCE_KEY}.tenant is not the job's"
 
 
 def _read(
@@ -552,7 +574,7 @@ _EXECUTION_SHAPE: _Shape = {
 }
 _GOVERNANCE_SHAPE: _Shape = {
     **_ROW_SHAPE,
-    **dict.fromkeys(_FACT_KEYS, (True, _read_fact)),
+    **dict.fromkeys(FACT_KEYS, (True, _read_fact)),
     "approval_reference": (False, _read_text),
     "issued_at": (True, _read_instant),
     "expires_at": (True, _read_instant),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tenure.errors import IllegalMove, TenureError
@@ -21,6 +21,9 @@ from tenure.rules.effect import MARK, Effect, Intent, StoredEvidence, open_effec
 from tenure.rules.event import STATUS_AFTER, Event, EventName
 from tenure.rules.lease import Lease
 from tenure.rules.status import LIVE, Phase, Status, may_move
+
+if TYPE_CHECKING:
+    from tenure.rules.approval import Approval
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,7 @@ class Change:
         job: The record after it.
         effects: Effect records that are new or changed.
         evidence: Evidence records that are new or changed.
+        approval: The approval that the job consumes by it.
         error: Raised to the caller after the commit.
         answer: What the verb gives back when that is not the job.
     """
@@ -150,6 +154,7 @@ class Change:
     effects: tuple[Effect, ...] = ()
     intents: tuple[Intent, ...] = ()
     evidence: tuple[StoredEvidence, ...] = ()
+    approval: Approval | None = None
     error: TenureError | None = None
     answer: Any = None
 

@@ -5,6 +5,7 @@ The contract's verbs, each defined once as the procedure or flow that performs i
 and scopes applied; what is written is decided further down.
 """
 
+from tenure.verbs.approvals import get_approval, grant_approval, list_approvals, revoke_approval
 from tenure.verbs.claiming import claim_job, claim_jobs
 from tenure.verbs.creation import create_job, create_jobs
 from tenure.verbs.effects import begin_effect, finish_effect, list_effects, submit_evidence
@@ -53,8 +54,11 @@ __all__ = [
     "find_by_idempotency_key",
     "find_reconciliation_candidates",
     "finish_effect",
+    "get_approval",
     "get_job",
+    "grant_approval",
     "heartbeat",
+    "list_approvals",
     "list_effects",
     "list_job_events",
     "list_jobs",
@@ -70,6 +74,7 @@ __all__ = [
     "resume_queue",
     "resume_sweep",
     "retry_job",
+    "revoke_approval",
     "revoke_job",
     "set_queue",
     "show_queues",

@@ -17,7 +17,7 @@ from tenure.rules.job import Job
 from tenure.rules.lease import Lease, check_lease
 from tenure.rules.outcome import Evidence, FailedBeforeDispatch, Outcome, Terms
 from tenure.rules.scope import Scope
-from tenure.yields import Procedure, Script, procedure
+from tenure.yields import AfterCommit, Procedure, Script, procedure
 
 EFFECT_TIMEOUT = timedelta(seconds=30)
 
@@ -60,8 +60,11 @@ def begin_effect(
 
 
 @procedure
-def _begun(begin: Procedure[Any]) -> Script[Effect]:
-    effect: Effect = (yield from begin).effect
+def _begun(begin: Procedure[Any]) -> Script[Effect | AfterCommit]:
+    begun = yield from begin
+    if isinstance(begun, AfterCommit):
+        return begun
+    effect: Effect = begun.effect
     return effect
 
 

@@ -16,12 +16,15 @@ from tenure.faces.cli.show import (
     effect_fields,
     event_fields,
     evidence_fields,
+    governance_fields,
     job_fields,
     key_cell,
     table,
     write_json,
 )
+from tenure.procedures.approvals import approval_of
 from tenure.procedures.inspect import list_evidence
+from tenure.rules.admission import is_governed
 from tenure.rules.job import Job
 from tenure.rules.outcome import Absent, Accepted, Declined, Evidence
 from tenure.rules.payload import parse
@@ -102,10 +105,13 @@ def show(
         effects = list(job.effects)
         events = service.list_job_events(job_id)
         evidence = made.run(list_evidence(job_id, tenant=tenant))
+        governed = is_governed(job)
+        governance = governance_fields(job, made.run(approval_of(job))) if governed else None
     if as_json:
         write_json(
             {
                 **job_fields(job, payload=payload, message=True),
+                **({"governance": governance} if governed else {}),
                 "effects": [effect_fields(effect, receipt=payload) for effect in effects],
                 "evidence": [evidence_fields(one) for one in evidence],
                 "events": [event_fields(event) for event in events],
@@ -114,6 +120,8 @@ def show(
         return
     fields = {key: value for key, value in job_fields(job, payload=payload, message=True).items() if value is not None}
     table(f"job {job.id}", ("field", "value"), fields.items())
+    if governance is not None:
+        table("governance", ("field", "value"), [one for one in governance.items() if one[1] is not None])
     if effects:
         table(
             "effects",

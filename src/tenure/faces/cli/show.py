@@ -15,7 +15,10 @@ from rich.box import ROUNDED
 from rich.console import Console
 from rich.table import Table
 
+from tenure.rules.admission import action_of
+from tenure.rules.approval import Approval
 from tenure.rules.effect import Effect, StoredEvidence
+from tenure.rules.envelope import GOVERNANCE_KEY
 from tenure.rules.event import Event
 from tenure.rules.job import Job
 
@@ -161,6 +164,49 @@ def effect_fields(effect: Effect, *, receipt: bool = False) -> dict[str, Any]:
     if receipt:
         fields["receipt"] = effect.receipt
     return fields
+
+
+def approval_fields(approval: Approval) -> dict[str, Any]:
+    """Give an approval's fields under their stable names."""
+    return {
+        "reference": approval.reference,
+        "tenant": approval.tenant,
+        "state": approval.state,
+        "action_digest": approval.action_digest,
+        "capability": approval.capability,
+        "policy": approval.policy,
+        "budget": approval.budget,
+        "granted_by": approval.granted_by,
+        "grant_reason": approval.grant_reason,
+        "granted_at": approval.granted_at,
+        "expires_at": approval.expires_at,
+        "revoked_by": approval.revoked_by,
+        "revoke_reason": approval.revoke_reason,
+        "revoked_at": approval.revoked_at,
+        "consumed_by": approval.consumed_by,
+        "consumed_at": approval.consumed_at,
+    }
+
+
+def governance_fields(job: Job, approval: Approval | None) -> dict[str, Any]:
+    """
+    Say what governs a job and how that stands: ids, codes and instants, no fact of the envelope and no payload.
+
+    Args:
+        approval: What the store has under the envelope's reference; None where there is nothing.
+    """
+    envelope = job.payload.get(GOVERNANCE_KEY)
+    said = envelope if isinstance(envelope, dict) else {}
+    shown = {key: said.get(key) for key in ("approval_reference", "issued_at", "expires_at", "digest")}
+    standing = None if approval is None else approval.state
+    return {
+        **{key: value if isinstance(value, str) else None for key, value in shown.items()},
+        "action_digest": action_of(job),
+        "approval_state": "missing" if standing is None else standing,
+        "approval_expires_at": None if approval is None else approval.expires_at,
+        "approved_digest": None if approval is None else approval.action_digest,
+        "consumed_by": None if approval is None else approval.consumed_by,
+    }
 
 
 def evidence_fields(evidence: StoredEvidence) -> dict[str, Any]:
