@@ -140,6 +140,11 @@ class DurableJobService:
     list_queues = _blocking(verbs.list_queues)
     find_reconciliation_candidates = _blocking(verbs.find_reconciliation_candidates)
     sweep_reconciliation_candidates = _blocking_flow(verbs.sweep_reconciliation_candidates)
+    list_suspects = _blocking(verbs.list_suspects)
+    count_suspects = _blocking(verbs.count_suspects)
+    list_effects_needing_evidence = _blocking(verbs.list_effects_needing_evidence)
+    clear_suspicion = _blocking(verbs.clear_suspicion)
+    reconcile_suspects = _blocking_flow(verbs.reconcile_suspects)
 
 
 class AsyncDurableJobService:
@@ -186,3 +191,8 @@ class AsyncDurableJobService:
     list_queues = _awaiting(verbs.list_queues)
     find_reconciliation_candidates = _awaiting(verbs.find_reconciliation_candidates)
     sweep_reconciliation_candidates = _awaiting_flow(verbs.sweep_reconciliation_candidates)
+    list_suspects = _awaiting(verbs.list_suspects)
+    count_suspects = _awaiting(verbs.count_suspects)
+    list_effects_needing_evidence = _awaiting(verbs.list_effects_needing_evidence)
+    clear_suspicion = _awaiting(verbs.clear_suspicion)
+    reconcile_suspects = _awaiting_flow(verbs.reconcile_suspects)

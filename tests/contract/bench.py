@@ -44,6 +44,7 @@ TABLES = (
     "intent",
     "evidence",
     "escalation",
+    "suspect",
     "claim",
     "announcement",
     "queue",

@@ -4,6 +4,9 @@ Intent, call, receipt: the only way this package makes an outside call for a job
 The order is the promise. The intent commits before the call; the outcome commits after it, shielded by the driver from
 the handler's own cancellation. When the outcome cannot be written the receipt is kept outside the database, and the
 pending intent goes on to forbid a second call.
+
+On a job of a restored copy the intent of an earlier call may be lost. There the order is: intent, question, answer; and
+only what the provider's answer proves not to have happened is begun like any other effect.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ from datetime import timedelta
 from typing import Any
 
 from tenure.errors import Unavailable, Uncertain
+from tenure.flows.sweep import evidence_of
 from tenure.procedures.effect import Beginning, Finishing, begin_effect, finish_effect
+from tenure.procedures.recover import answer_lost
 from tenure.rules.dispatch import Begun
-from tenure.rules.effect import Effect
+from tenure.rules.effect import Effect, EffectState
 from tenure.rules.lease import Lease
-from tenure.rules.outcome import Outcome, Terms
+from tenure.rules.outcome import NoAnswer, Outcome, Terms
 from tenure.yields import FlowScript, call, flow, transact
 
 
@@ -45,6 +50,7 @@ def perform(
     *,
     send: Callable[[Begun], Any],
     keep: Callable[[Effect, Outcome], Any],
+    ask: Callable[[Begun], Any] | None = None,
     resend: bool = False,
 ) -> FlowScript[Performed]:
     """
@@ -53,11 +59,21 @@ def perform(
     Args:
         send: Makes the call within `begun.timeout` and gives its outcome; never raises for what the provider did.
         keep: Keeps the outcome outside the database when it cannot be written there; says whether it did.
+        ask: Asks the provider about the operation key and gives Evidence; without it there is no answer.
     Raises:
         Uncertain: The call was made and its outcome could not be recorded.
         LeaseLost: The lease was lost during the call; what the call proved is stored as evidence.
     """
-    begun = yield from transact(begin_effect(Beginning(lease, name, digest, terms, timeout, resend)))
+    asked = Beginning(lease, name, digest, terms, timeout, resend)
+    begun = yield from transact(begin_effect(asked))
+    if begun.ask:
+        said = (yield from call("lookup", ask, begun)) if ask else NoAnswer("nobody was there to ask")
+        answer = answer_lost(lease, name, evidence_of(said), begun.effect.begun_at)
+        settled = yield from transact(answer)
+        if settled.state is not EffectState.FAILED_BEFORE_DISPATCH:
+            return Performed(settled, None)
+        # Proven not to have happened: an effect like any other now, and once is often enough to be asked.
+        begun = yield from transact(begin_effect(asked))
     if not begun.send:
         return Performed(begun.effect, None)
     outcome: Outcome = yield from call("send", send, begun)

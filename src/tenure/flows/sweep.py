@@ -46,7 +46,7 @@ def sweep_job(
         if isinstance(answer, Question) and answer.effect.operation_key not in asked:
             asked.add(answer.effect.operation_key)
             evidence = yield from call("lookup", ask, answer.job, answer.effect)
-            reply = yield from transact(sweep_answer(answer, _evidence(evidence), patient=patient))
+            reply = yield from transact(sweep_answer(answer, evidence_of(evidence), patient=patient))
             verdict = _stronger(verdict, reply)
             # A job with further open effects is asked about each of them before anything more is said.
             if reply.action == "resolve":
@@ -81,7 +81,8 @@ def sweep_scope(
     return verdicts
 
 
-def _evidence(answer: object) -> Evidence:
+def evidence_of(answer: object) -> Evidence:
+    """Take what a look-up gave as evidence; anything else is no answer."""
     if isinstance(answer, Accepted):
         try:
             encode(answer.receipt)

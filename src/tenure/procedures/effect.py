@@ -106,7 +106,8 @@ def _begin(asks: Sequence[Beginning], command: Command) -> Script[list[Begun | T
             if effect is not None and job_id in done:
                 # Our own intent, whose commit we did not hear of: the call was not made yet.
                 left = max(effect.deadline_at - known.now, timedelta(0))
-                answers.append(Begun(effect, effect.is_open, left))
+                ask = effect.is_lost
+                answers.append(Begun(effect, effect.is_open and not ask, one.timeout if ask else left, ask))
                 continue
             change = one.decide(known.job, known.now)
         except TenureError as refused:
@@ -122,17 +123,19 @@ def _begin(asks: Sequence[Beginning], command: Command) -> Script[list[Begun | T
 @procedure
 def mark_dispatched(
     lease: Lease, operation_key: str, *, tenant: str | None = None, command: Command = FRESH
-) -> Script[Job]:
+) -> Script[Job | AfterCommit]:
     """
     Commit a bare dispatch mark; see `rules.dispatch.mark`.
 
     Raises:
         Conflict: The key belongs to another job of the tenant.
+        Uncertain: After the commit: the job is suspect, and no provider can be asked about a bare mark.
     Locks: as `rows.lock`. Writes: effect, intent, lease, event.
     """
     known = yield from fetch(lease.job_id, tenant)
     if (yield from repeated(command, known.job.id)):
-        return known.job
+        mark = known.job.mark
+        return AfterCommit(dispatch.unasked(mark)) if mark and mark.is_lost else known.job
     change = dispatch.mark(known.job, lease, operation_key, known.now)
     # Reserved first: another job's mark may be on its way to the same key, and is waited for.
     _, owners = yield [
@@ -145,7 +148,7 @@ def mark_dispatched(
             code="KEY_IN_USE",
         )
     yield from save([(known, change)], command, last=True)
-    return change.job
+    return change.job if change.error is None else AfterCommit(change.error)
 
 
 @procedure

@@ -28,6 +28,13 @@ from tenure.verbs.reconciling import (
     resume_sweep,
     sweep_reconciliation_candidates,
 )
+from tenure.verbs.recovering import (
+    clear_suspicion,
+    count_suspects,
+    list_effects_needing_evidence,
+    list_suspects,
+    reconcile_suspects,
+)
 
 __all__ = [
     "acknowledge_cancellation",
@@ -36,7 +43,9 @@ __all__ = [
     "cancel_job",
     "claim_job",
     "claim_jobs",
+    "clear_suspicion",
     "complete_job",
+    "count_suspects",
     "create_job",
     "create_jobs",
     "fail_job",
@@ -46,14 +55,17 @@ __all__ = [
     "get_job",
     "heartbeat",
     "list_effects",
+    "list_effects_needing_evidence",
     "list_job_events",
     "list_jobs",
     "list_queues",
+    "list_suspects",
     "mark_halt_unsafe",
     "mark_indeterminate",
     "mark_provider_dispatched",
     "mark_timed_out",
     "reconcile_dispatched",
+    "reconcile_suspects",
     "release_job",
     "resume_sweep",
     "retry_job",
