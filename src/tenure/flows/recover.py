@@ -76,7 +76,7 @@ def reconcile_suspects(
         progress: Told of each answer as it comes.
     """
     suspects = yield from transact(list_suspects(tenant, limit, after))
-    known = yield from transact(find_operations([one.job.kind for one in suspects]))
+    known = yield from transact(find_operations([one.job.kind for one in suspects], tenant))
     answers: list[Answered] = []
     for one in suspects:
         mine = {found.name: found for found in (*known.get(one.job.kind, ()), *operations.get(one.job.kind, ()))}

@@ -183,10 +183,10 @@ def settle_lost(job_id: UUID, effect: Effect, evidence: Evidence, *, command: Co
 
 
 @procedure(reads=True)
-def find_operations(kinds: Sequence[str]) -> Script[Mapping[str, tuple[Operation, ...]]]:
+def find_operations(kinds: Sequence[str], tenant: str | None) -> Script[Mapping[str, tuple[Operation, ...]]]:
     """Give the effects that jobs of these kinds have had, by kind; it reads every effect of theirs. Locks nothing."""
     known: dict[str, list[Operation]] = {}
-    for kind, name, text, _ in (yield Each("kind_operations", [(kind,) for kind in sorted(set(kinds))])):
+    for kind, name, text, _ in (yield Each("kind_operations", [(tenant, kind) for kind in sorted(set(kinds))])):
         terms = terms_of(text)
         if terms is not None:
             known.setdefault(kind, []).append(Operation(name, terms))

@@ -253,7 +253,7 @@ def unasked(effect: Effect) -> Uncertain:
     """Word the refusal of a begin on a suspect job by somebody who cannot ask the provider."""
     return Uncertain(
         f"{effect.operation_key!r} is of a job of a restored database: it may have been sent after the backup, and its "
-        f"intent is lost. Send nothing. End the attempt as indeterminate; a sweep with a lookup asks then, or settle it "
+        f"intent is lost. Send nothing. End the attempt as indeterminate; a sweep with a lookup asks, or settle it "
         f"with reconcile_dispatched when you know what happened under this key",
         code="SUSPECT_NOT_ASKED",
     )

@@ -82,7 +82,7 @@ def answer(
     effect = find_effect(job, name)
     if effect is None or not effect.is_lost or effect.attempt_id != held.attempt_id:
         raise IllegalMove(f"job {job.id} has no effect {name!r} that this attempt has asked about")
-    early = isinstance(evidence, Absent) and may_count_later(effect, effect.terms)
+    early = isinstance(evidence, Absent) and may_count_later(effect, effect.terms, now)
     return reconcile.judge(job, effect, evidence, now, asked_at=asked_at, patient=early, stored=stored)
 
 

@@ -61,14 +61,14 @@ class Suspicion:
         return known.created_at if known is not None and known.request_digest else self.since
 
 
-def may_count_later(effect: Effect, terms: Terms | None) -> bool:
+def may_count_later(effect: Effect, terms: Terms | None, now: datetime) -> bool:
     """Say whether an absence that does not count yet will count, so that a sweep should ask again, not a person."""
     return (
         terms is not None
         and terms.lookup_complete
         and terms.honours_key
         and terms.retention is not None
-        and effect.deadline_at + terms.settles_within < effect.created_at + terms.retention
+        and max(now, effect.deadline_at + terms.settles_within) < effect.created_at + terms.retention
     )
 
 

@@ -63,9 +63,11 @@ WHERE (%(tenant)b::text IS NULL OR n.tenant = %(tenant)b) AND (%(after)b::uuid I
 ORDER BY job_id
 LIMIT %(limit)b;
 
--- name: kind_operations(kind) each
+-- name: kind_operations(tenant, kind) each
 -- locks nothing; the effects that jobs of a kind have had and what was last declared of them; reads every effect of the kind
 SELECT DISTINCT ON (j.kind, e.name) j.kind, e.name, e.terms, e.begun_at FROM tenure.effect e
 JOIN tenure.job j ON j.job_id = e.job_id AND j.tenant = e.tenant
-WHERE j.kind = ANY(%(kind)b::text[]) AND e.name <> '' AND e.terms IS NOT NULL
+JOIN unnest(%(tenant)b::text[], %(kind)b::text[]) AS given (tenant, kind)
+    ON j.kind = given.kind AND (given.tenant IS NULL OR j.tenant = given.tenant)
+WHERE e.name <> '' AND e.terms IS NOT NULL
 ORDER BY j.kind, e.name, e.begun_at DESC;

@@ -60,10 +60,10 @@ WHERE (:tenant IS NULL OR n.tenant = :tenant) AND (:after IS NULL OR n.job_id > 
 ORDER BY job_id
 LIMIT :limit;
 
--- name: kind_operations(kind) each
+-- name: kind_operations(tenant, kind) each
 -- locks nothing; the effects that jobs of a kind have had and what was last declared of them; reads every effect of the kind
 SELECT j.kind, e.name, e.terms, MAX(e.begun_at) FROM tenure_effect e
 JOIN tenure_job j ON j.job_id = e.job_id
-WHERE j.kind = :kind AND e.name <> '' AND e.terms IS NOT NULL
+WHERE j.kind = :kind AND (:tenant IS NULL OR j.tenant = :tenant) AND e.name <> '' AND e.terms IS NOT NULL
 GROUP BY j.kind, e.name
 ORDER BY e.name;
