@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tenure.procedures.recover import mark_suspects
 from tenure.procedures.upkeep import promote, recover
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease
@@ -157,6 +158,23 @@ def marked_by_hand(process: Process) -> None:
     process.service.complete_job(lease, result={"sent": True})
 
 
+def restored_and_found(process: Process) -> None:
+    job = process.enqueue()
+    wait(process.mailer.send({"to": QUOTE["to"]}, f"{KIND}:{job.id}:mail"))
+    process.store.run(mark_suspects("op:1", "restored from last night"))
+    process.night()
+    process.service.reconcile_suspects(operations={KIND: {"mail": process.mailer}})
+    process.work()
+
+
+def restored_and_cleared(process: Process) -> None:
+    job = process.enqueue()
+    process.store.run(mark_suspects("op:1", "restored from last night"))
+    process.night()
+    process.service.clear_suspicion(job.id, reason="nothing ran after the backup")
+    process.work()
+
+
 @dataclass(frozen=True, slots=True)
 class Life:
     """
@@ -185,6 +203,8 @@ LIVES = {
         Life(escalated_and_asked_again, lambda: mailer(Unknown("no reply")), ("reconciled", "allowed")),
         Life(lost_and_found),
         Life(marked_by_hand, silent, ("stated", "stale_refused")),
+        Life(restored_and_found, proves=("allowed",)),
+        Life(restored_and_cleared, proves=("allowed",)),
     )
 }
 
@@ -241,7 +261,7 @@ def test_the_lives_pass_the_points_of_every_verb(scene: Scene) -> None:
         live(scene, life, points)
         reached |= set(points.reached)
     # What only loops and lost replies lead to is reached by real processes.
-    by_loops = {"announce", "find_publish", "finish_for_job", "forget_claims", "hold", "keep", "lookup", "park"}
+    by_loops = {"announce", "find_publish", "finish_for_job", "forget_claims", "hold", "keep", "park"}
     by_loops |= {
         "begin_effects",
         "finish_effects",

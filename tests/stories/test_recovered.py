@@ -207,10 +207,10 @@ def test_fifty_jobs_of_yesterdays_dump(house: House) -> None:
         needs = service.list_effects_needing_evidence(limit=100)
         assert [one.job_id for one in needs] == sorted(ids)
         assert {one.provider for one in needs} == {"mailer"}
-        told: list[Any] = []
         effects = {kind: {"send": house.mailer} for kind in (AWAITING, BLOCKING)}
-        first = service.reconcile_suspects(operations=effects, limit=30, progress=told.append)
-        rest = service.reconcile_suspects(operations=effects, limit=30, after=first.after, progress=told.append)
+        first = service.reconcile_suspects(operations=effects, limit=30)
+        rest = service.reconcile_suspects(operations=effects, limit=30, after=first.after)
+        told = [*first.answers, *rest.answers]
         assert rest.after is None
         assert sorted(one.job_id for one in told) == sorted(ids)
         found = [one for one in told if one.action == "found"]

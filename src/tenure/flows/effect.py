@@ -17,13 +17,13 @@ from datetime import timedelta
 from typing import Any
 
 from tenure.errors import Unavailable, Uncertain
-from tenure.flows.sweep import evidence_of
+from tenure.flows.sweep import look_up
 from tenure.procedures.effect import Beginning, Finishing, begin_effect, finish_effect
 from tenure.procedures.recover import answer_lost
 from tenure.rules.dispatch import Begun
 from tenure.rules.effect import Effect, EffectState
 from tenure.rules.lease import Lease
-from tenure.rules.outcome import NoAnswer, Outcome, Terms
+from tenure.rules.outcome import Evidence, NoAnswer, Outcome, Terms
 from tenure.yields import FlowScript, call, flow, transact
 
 
@@ -67,9 +67,8 @@ def perform(
     asked = Beginning(lease, name, digest, terms, timeout, resend)
     begun = yield from transact(begin_effect(asked))
     if begun.ask:
-        said = (yield from call("lookup", ask, begun)) if ask else NoAnswer("nobody was there to ask")
-        answer = answer_lost(lease, name, evidence_of(said), begun.effect.begun_at)
-        settled = yield from transact(answer)
+        said: Evidence = (yield from look_up(ask, begun)) if ask else NoAnswer("nobody was there to ask")
+        settled = yield from transact(answer_lost(lease, name, said, begun.effect.begun_at))
         if settled.state is not EffectState.FAILED_BEFORE_DISPATCH:
             return Performed(settled, None)
         # Proven not to have happened: an effect like any other now, and once is often enough to be asked.

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from tenure.flows.sweep import evidence_of, sweep_job
+from tenure.flows.sweep import look_up, sweep_job
 from tenure.procedures.recover import find_operations, forget_suspects, list_suspects, read_doubt, settle_lost
 from tenure.rules.effect import Effect
 from tenure.rules.job import Job
 from tenure.rules.outcome import Absent, NoAnswer
 from tenure.rules.recover import Operation
 from tenure.rules.status import Status
-from tenure.yields import FlowScript, call, flow, transact
+from tenure.yields import FlowScript, flow, transact
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,6 @@ def reconcile_suspects(
     tenant: str | None = None,
     limit: int = 100,
     after: UUID | None = None,
-    progress: Callable[[Answered], Any] | None = None,
 ) -> FlowScript[Reconciled]:
     """
     Ask about one page of suspect jobs, oldest first.
@@ -71,9 +70,8 @@ def reconcile_suspects(
     Args:
         ask: Asks the provider about one effect and gives Evidence.
         operations: Effects by kind, beside those that the database knows of other jobs of the kind.
-        limit: Of jobs, at most 1,000.
+        limit: Of jobs, at most 1,000; small pages show progress.
         after: From the page before.
-        progress: Told of each answer as it comes.
     """
     suspects = yield from transact(list_suspects(tenant, limit, after))
     known = yield from transact(find_operations([one.job.kind for one in suspects], tenant))
@@ -81,10 +79,7 @@ def reconcile_suspects(
     for one in suspects:
         mine = {found.name: found for found in (*known.get(one.job.kind, ()), *operations.get(one.job.kind, ()))}
         said = yield from _reconcile(one.job.id, ask, [mine[name] for name in sorted(mine)])
-        for answer in said:
-            answers.append(answer)
-            if progress is not None:
-                yield from call("progress", progress, answer)
+        answers += said
     yield from transact(forget_suspects())
     return Reconciled(answers, suspects[-1].job.id if len(suspects) == limit else None)
 
@@ -104,7 +99,7 @@ def _reconcile(
         return [Answered("left", job_id, job.status, None, doubt.why)]
     answers = []
     for effect in doubt.effects:
-        said = evidence_of((yield from call("lookup", ask, job, effect)))
+        said = yield from look_up(ask, job, effect)
         settled = None
         if not isinstance(said, Absent | NoAnswer):
             settled = yield from transact(settle_lost(job_id, effect, said))

@@ -45,8 +45,8 @@ def sweep_job(
         answer = cast("Verdict | Question", (yield from transact(step)))
         if isinstance(answer, Question) and answer.effect.operation_key not in asked:
             asked.add(answer.effect.operation_key)
-            evidence = yield from call("lookup", ask, answer.job, answer.effect)
-            reply = yield from transact(sweep_answer(answer, evidence_of(evidence), patient=patient))
+            evidence = yield from look_up(ask, answer.job, answer.effect)
+            reply = yield from transact(sweep_answer(answer, evidence, patient=patient))
             verdict = _stronger(verdict, reply)
             # A job with further open effects is asked about each of them before anything more is said.
             if reply.action == "resolve":
@@ -81,8 +81,12 @@ def sweep_scope(
     return verdicts
 
 
-def evidence_of(answer: object) -> Evidence:
-    """Take what a look-up gave as evidence; anything else is no answer."""
+def look_up(ask: Callable[..., Any], *about: Any) -> FlowScript[Evidence]:
+    """Ask a provider from a flow; what is not evidence is no answer."""
+    return _evidence((yield from call("lookup", ask, *about)))
+
+
+def _evidence(answer: object) -> Evidence:
     if isinstance(answer, Accepted):
         try:
             encode(answer.receipt)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
 from tenure.connectors.provider import LOOKUP_TIMEOUT, Provider, ask_bounded, lookup_bounded, terms
 from tenure.errors import Invalid
 from tenure.flows import recover as flows
-from tenure.flows.recover import Answered, Reconciled
+from tenure.flows.recover import Reconciled
 from tenure.flows.sweep import Lookup
 from tenure.procedures import recover
 from tenure.procedures.recover import Suspect
@@ -75,7 +74,6 @@ def reconcile_suspects(
     tenant: str | None = None,
     limit: int = PAGE,
     after: UUID | None = None,
-    progress: Callable[[Answered], Any] | None = None,
     lookup_timeout: timedelta = LOOKUP_TIMEOUT,
 ) -> Flow[Reconciled]:
     """
@@ -86,9 +84,8 @@ def reconcile_suspects(
         lookup: Asked as `lookup(operation_key, job)` about bare marks, which name no provider.
         operations: Which effects the jobs of a kind have, by kind and effect's name, beside those that the database
             knows of other jobs of the kind: `{"send_quote": {"send": mailer}}`.
-        limit: Of jobs, at most 1,000.
+        limit: Of jobs, at most 1,000; small pages show progress.
         after: `Reconciled.after` of the page before; None begins.
-        progress: Told of each answer as it comes.
         lookup_timeout: How long `lookup` may take; providers have their own timeout.
     """
     by_name = {provider.name: provider for provider in providers}
@@ -110,6 +107,4 @@ def reconcile_suspects(
             return NoAnswer(f"provider {effect.provider!r} was not given")
         return await lookup_bounded(found, effect.operation_key, found.timeout)
 
-    return flows.reconcile_suspects(
-        ask, operations=known, tenant=scope.narrow(tenant), limit=limit, after=after, progress=progress
-    )
+    return flows.reconcile_suspects(ask, operations=known, tenant=scope.narrow(tenant), limit=limit, after=after)
