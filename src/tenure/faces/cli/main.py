@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from tenure.errors import TenureError
-from tenure.faces.cli import demo, jobs, journal, lab, queues, storage, work
+from tenure.faces.cli import demo, jobs, journal, lab, queues, storage, suspects, work
 from tenure.faces.cli.show import write_json
 
 
@@ -61,6 +61,7 @@ app.command("enqueue")(work.enqueue)
 app.command("sweep")(work.sweep)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(queues.app, name="queues")
+app.add_typer(suspects.app, name="suspects")
 app.add_typer(journal.app, name="journal")
 
 
