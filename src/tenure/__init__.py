@@ -59,10 +59,15 @@ try:
     __version__ = version("tenure")
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0.0.0"
+from tenure.flows.recover import Answered, Reconciled
+from tenure.procedures.recover import Suspect
+from tenure.rules.recover import NeedsEvidence
+from tenure.rules.suspicion import Suspicion
 
 __all__ = [
     "Absent",
     "Accepted",
+    "Answered",
     "AsyncContext",
     "AsyncDurableJobService",
     "Claim",
@@ -87,6 +92,7 @@ __all__ = [
     "Job",
     "Lease",
     "LeaseLost",
+    "NeedsEvidence",
     "NoAnswer",
     "NotFound",
     "Outcome",
@@ -94,11 +100,14 @@ __all__ = [
     "Phase",
     "Provider",
     "QueueSetting",
+    "Reconciled",
     "Refused",
     "Rejected",
     "Status",
     "Stop",
     "Succeeded",
+    "Suspect",
+    "Suspicion",
     "Tenure",
     "TenureError",
     "Unavailable",
