@@ -22,9 +22,11 @@ from tenure.errors import (
     Unavailable,
     Uncertain,
 )
+from tenure.flows.recover import Answered, Reconciled
 from tenure.handler import AsyncContext, Context
 from tenure.procedures.claim import Claim
 from tenure.procedures.enqueue import Created
+from tenure.procedures.recover import Suspect
 from tenure.rules.effect import Effect, EffectState
 from tenure.rules.envelope import (
     ExecutionIdentity,
@@ -51,7 +53,9 @@ from tenure.rules.outcome import (
     Unknown,
 )
 from tenure.rules.reconcile import Verdict
+from tenure.rules.recover import NeedsEvidence
 from tenure.rules.status import Phase, Status
+from tenure.rules.suspicion import Suspicion
 from tenure.service import AsyncDurableJobService, DurableJobService
 from tenure.stores import open_async_store, open_store
 
@@ -59,10 +63,6 @@ try:
     __version__ = version("tenure")
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0.0.0"
-from tenure.flows.recover import Answered, Reconciled
-from tenure.procedures.recover import Suspect
-from tenure.rules.recover import NeedsEvidence
-from tenure.rules.suspicion import Suspicion
 
 __all__ = [
     "Absent",
