@@ -130,7 +130,10 @@ def answer_lost(
     """
     known = yield from fetch(lease.job_id, None)
     job = known.job
-    if not (yield from repeated(command, job.id)):
+    asked = find_effect(job, name)
+    # An earlier run of this very call may have counted a question that came too early, which leaves no event.
+    counted = command.again and asked is not None and asked.lookups > 0
+    if not counted and not (yield from repeated(command, job.id)):
         stored = [evidence_of(row) for row in (yield Each("evidence_read", [(job.id,)]))]
         change = rules.answer(job, lease, name, evidence, known.now, asked_at=asked_at, stored=stored)
         yield from save([(known, change)], command, last=True)
