@@ -22,7 +22,7 @@ from tenure.errors import TenureError, Uncertain
 from tenure.procedures import hold as holding
 from tenure.procedures import upkeep
 from tenure.procedures.reconcile import Question, sweep_answer, sweep_step
-from tenure.procedures.recover import answer_lost, mark_suspects, read_doubt, settle_lost
+from tenure.procedures.recover import answer_lost, mark_copy, read_doubt, settle_lost
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import (
     Absent,
@@ -149,7 +149,7 @@ def _hold_two(bench: Bench, case: Case) -> Any:
 
 def _marked(bench: Bench) -> None:
     """Do what a recovery does, to this tenant alone: the bench compares the neighbour's rows."""
-    bench.run(mark_suspects("op:1", "restored"))
+    bench.run(mark_copy("op:1", "restored"))
     bench.sql("DELETE FROM $suspect WHERE tenant <> 'acme'")
     bench.sql("DELETE FROM $event WHERE tenant <> 'acme' AND name = 'suspected'")
 

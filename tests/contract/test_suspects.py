@@ -13,7 +13,7 @@ from tenure.connectors.provider import terms
 from tenure.errors import EffectRejected, IllegalMove, Invalid, NotFound, Uncertain
 from tenure.flows.drive import run_flow, run_flow_async
 from tenure.flows.effect import Performed, perform
-from tenure.procedures.recover import forget_suspects, mark_suspects
+from tenure.procedures.recover import forget_suspects, mark_copy
 from tenure.rules.digest import request_digest
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import Absent, Accepted, Declined, FailedBeforeDispatch, NoAnswer, Succeeded
@@ -45,7 +45,7 @@ REASON = "restored from the backup of 04:00"
 
 def mark(bench: Bench, **given: Any) -> int:
     """Do what a recovery does to the work, in a transaction of its own."""
-    return bench.run(mark_suspects("user:7", REASON, **given))
+    return bench.run(mark_copy("user:7", REASON, **given))
 
 
 class World:
@@ -146,7 +146,7 @@ def test_a_mark_without_an_actor_or_a_reason_is_refused_and_nothing_is_written(
 ) -> None:
     job = create(bench.service)
     with pytest.raises(Invalid):
-        bench.run(mark_suspects(actor, reason))
+        bench.run(mark_copy(actor, reason))
     assert bench.table("suspect", job.id) == []
     assert mark(bench) >= 1
 

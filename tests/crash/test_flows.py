@@ -24,7 +24,7 @@ from tenure.flows.effect import perform
 from tenure.flows.recover import reconcile_suspects
 from tenure.flows.sweep import sweep_job, sweep_scope
 from tenure.journal.receipts import ReceiptJournal
-from tenure.procedures.recover import mark_suspects
+from tenure.procedures.recover import mark_copy
 from tenure.rules.digest import request_digest
 from tenure.rules.dispatch import Begun
 from tenure.rules.effect import Effect, operation_key
@@ -93,7 +93,7 @@ class Stage:
         """The job is one of a restored copy; what was sent after the backup has no intent here."""
         if sent:
             wait(self.mailer.send(REQUEST, operation_key(KIND, self.job_id, "mail")))
-        self.scene.store.run(mark_suspects("op:1", "restored"))
+        self.scene.store.run(mark_copy("op:1", "restored"))
         self.scene.clock.advance(NIGHT)
 
     def sweep(self, answer: Evidence | None = None) -> Flow[Any]:

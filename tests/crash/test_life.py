@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tenure.procedures.recover import mark_suspects
+from tenure.procedures.recover import mark_copy
 from tenure.procedures.upkeep import promote, recover
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease
@@ -161,7 +161,7 @@ def marked_by_hand(process: Process) -> None:
 def restored_and_found(process: Process) -> None:
     job = process.enqueue()
     wait(process.mailer.send({"to": QUOTE["to"]}, f"{KIND}:{job.id}:mail"))
-    process.store.run(mark_suspects("op:1", "restored from last night"))
+    process.store.run(mark_copy("op:1", "restored from last night"))
     process.night()
     process.service.reconcile_suspects(operations={KIND: {"mail": process.mailer}})
     process.work()
@@ -169,7 +169,7 @@ def restored_and_found(process: Process) -> None:
 
 def restored_and_cleared(process: Process) -> None:
     job = process.enqueue()
-    process.store.run(mark_suspects("op:1", "restored from last night"))
+    process.store.run(mark_copy("op:1", "restored from last night"))
     process.night()
     process.service.clear_suspicion(job.id, reason="nothing ran after the backup")
     process.work()

@@ -12,7 +12,7 @@ import pytest
 
 import tenure
 from tenure.faces.cli.main import main
-from tenure.procedures.recover import mark_suspects
+from tenure.procedures.recover import mark_copy
 
 Run = Callable[..., tuple[int, str, str]]
 APP = """
@@ -57,7 +57,7 @@ def ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
         import restored_app  # type: ignore[import-not-found]
 
         made = [restored_app.app.enqueue(kind, {}, key=kind).job.id for kind in ("mailed", "printed")]
-        restored_app.app.store.run(mark_suspects("user:7", "restored"))
+        restored_app.app.store.run(mark_copy("user:7", "restored"))
         restored_app.app.close()
     finally:
         sys.path.remove(str(tmp_path))

@@ -15,7 +15,7 @@ import psycopg
 
 from tenure import AsyncContext, Context, Tenure, open_store
 from tenure.connectors.simulator import ProviderSimulator
-from tenure.procedures.recover import mark_suspects
+from tenure.procedures.recover import mark_copy
 from tenure.rules.job import Job
 from tenure.service import DurableJobService
 from tenure.testing.clock import ManualClock
@@ -141,7 +141,7 @@ class House:
         """Mark, raise the epochs, readmit, thaw; gives how many jobs are suspect."""
         with contextlib.closing(open_store(self.url, clock=self.clock)) as store:
             reason = "restored from the backup of the night"
-            marked = store.run(mark_suspects("user:7", reason, since=START)) if mark else 0
+            marked = store.run(mark_copy("user:7", reason, since=START)) if mark else 0
         if rotate:
             self.sql("UPDATE $authority SET epoch = epoch + 1")
             self.readmit()

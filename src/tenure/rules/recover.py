@@ -107,7 +107,8 @@ def askable(job: Job, operations: Sequence[Operation]) -> list[Effect]:
                 operation_key=known.operation_key if known else operation_key(job.kind, job.id, operation.name),
                 request_digest=known.request_digest if known else "",
                 attempt_id=job.id,
-                generation=job.generation + 1,
+                # Above the mark's: whatever is written of it is known since the recovery.
+                generation=suspicion.generation + 1,
                 created_at=suspicion.first_at(known),
                 begun_at=suspicion.marked_at,
                 deadline_at=suspicion.marked_at,
@@ -134,7 +135,7 @@ def found(job: Job, effect: Effect, evidence: Evidence, now: datetime) -> Change
             settled = replace(effect, state=EffectState.REJECTED, reason=reason or "the provider declined")
         case _:
             return None
-    settled = replace(settled, generation=job.generation + 1, settled_at=now, settled_by=SettledBy.LOOKUP)
+    settled = replace(settled, settled_at=now, settled_by=SettledBy.LOOKUP)
     data = {
         "name": effect.name,
         "operation_key": effect.operation_key,
