@@ -20,9 +20,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from tenure import verbs
 from tenure.errors import Conflict
 from tenure.rules.lease import Lease
+from tenure.rules.scope import Scope
 from tenure.rules.status import Status
 from tenure.service import DurableJobService
-from tenure.verbs import Scope
 from tests.simulation.stateful_machine import Machine, Tally
 from tests.simulation.stateful_stage import NUMBERS, FileStage, MemoryStage, PostgresStage, Stage
 
@@ -60,7 +60,7 @@ def play(stage: Stage, runs: int, steps: int = STEPS) -> None:
 
 @pytest.fixture(autouse=True)
 def numbered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verbs, "new_id", NUMBERS)
+    monkeypatch.setattr("tenure.verbs.creation.new_id", NUMBERS)
 
 
 def test_sqlite_in_memory_does_what_the_rules_say() -> None:
