@@ -97,6 +97,13 @@ VERBS: dict[str, dict[str, str]] = {
         "find_reconciliation_candidates": "",
         "sweep_reconciliation_candidates": "what was settled or escalated, each job in a commit of its own",
     },
+    "Work of a restored copy": {
+        "list_suspects": "",
+        "count_suspects": "",
+        "list_effects_needing_evidence": "",
+        "reconcile_suspects": "what a provider knows, each effect in a commit of its own, event `effect_settled`",
+        "clear_suspicion": "the mark, event `suspicion_cleared`",
+    },
 }
 # Arguments that mean the same wherever they stand.
 COMMON = {
@@ -469,6 +476,7 @@ def records(page: Page) -> None:
     page.add("## Records")
     page.add("Frozen dataclasses; durations are `timedelta`, instants aware `datetime` in UTC.")
     kinds = (tenure.Created, tenure.Claim, tenure.Job, tenure.Lease, tenure.Effect, tenure.Event, tenure.Verdict)
+    restored = (tenure.Suspect, tenure.Suspicion, tenure.NeedsEvidence, tenure.Reconciled, tenure.Answered)
     for kind in (
         *kinds,
         tenure.QueueSetting,
@@ -478,6 +486,7 @@ def records(page: Page) -> None:
         tenure.Stats,
         tenure.StatsLine,
         tenure.Approval,
+        *restored,
     ):
         record(page, kind)
     page.add("## Names")

@@ -94,6 +94,8 @@ EVENT_MEANING = {
     EventName.EFFECT_SETTLED: "one effect got its outcome",
     EventName.EVIDENCE_RECEIVED: "a receipt or a statement was stored",
     EventName.READMITTED: "an operator put held work under the current epoch",
+    EventName.SUSPECTED: "a recovery marked it: what it did after the backup is not known here",
+    EventName.SUSPICION_CLEARED: "a person said that nothing of it is lost",
 }
 
 

@@ -24,9 +24,11 @@ from tenure.errors import (
     Unavailable,
     Uncertain,
 )
+from tenure.flows.recover import Answered, Reconciled
 from tenure.handler import AsyncContext, Context
 from tenure.procedures.claim import Claim
 from tenure.procedures.enqueue import Created
+from tenure.procedures.recover import Suspect
 from tenure.rules.approval import Approval, ApprovalState, action_digest
 from tenure.rules.control import Allow, ControlRequest, Deny
 from tenure.rules.effect import Effect, EffectState
@@ -56,8 +58,10 @@ from tenure.rules.outcome import (
 )
 from tenure.rules.queues import QueueChange, QueueState
 from tenure.rules.reconcile import Verdict
+from tenure.rules.recover import NeedsEvidence
 from tenure.rules.stats import Stats, StatsLine
 from tenure.rules.status import Phase, Status
+from tenure.rules.suspicion import Suspicion
 from tenure.service import AsyncDurableJobService, DurableJobService
 from tenure.stores import open_async_store, open_store
 
@@ -70,6 +74,7 @@ __all__ = [
     "Absent",
     "Accepted",
     "Allow",
+    "Answered",
     "Approval",
     "ApprovalRefused",
     "ApprovalState",
@@ -100,6 +105,7 @@ __all__ = [
     "Job",
     "Lease",
     "LeaseLost",
+    "NeedsEvidence",
     "NoAnswer",
     "NotFound",
     "Outcome",
@@ -109,6 +115,7 @@ __all__ = [
     "QueueChange",
     "QueueSetting",
     "QueueState",
+    "Reconciled",
     "Refused",
     "Rejected",
     "Stats",
@@ -116,6 +123,8 @@ __all__ = [
     "Status",
     "Stop",
     "Succeeded",
+    "Suspect",
+    "Suspicion",
     "Tenure",
     "TenureError",
     "Unavailable",

@@ -28,7 +28,7 @@ from tenure.rules.control import ControlRequest
 from tenure.rules.creation import NewJob, check_text, new_job
 from tenure.rules.envelope import ExecutionInput, GovernanceInput
 from tenure.rules.job import DEFAULT_OPTIONS
-from tenure.rules.outcome import Outcome, Terms
+from tenure.rules.outcome import Evidence, Outcome, Terms
 from tenure.service import AsyncDurableJobService, DurableJobService
 from tenure.stores import open_async_store, open_store, redacted, refuse_ledger
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Clock, Store, Transaction
@@ -98,6 +98,10 @@ class AppProviders:
     async def send(self, provider: Any, request: Any, operation_key: str, allowed: timedelta) -> Outcome:
         """See `handler.Providers.send`."""
         return await providers_module.send_bounded(provider, request, operation_key, allowed)
+
+    async def lookup(self, provider: Any, operation_key: str, allowed: timedelta) -> Evidence:
+        """See `handler.Providers.lookup`."""
+        return await providers_module.lookup_bounded(provider, operation_key, allowed)
 
 
 class Tenure:

@@ -44,7 +44,7 @@ from tenure.rules.effect import Effect, EffectState, check_name
 from tenure.rules.envelope import ExecutionIdentity, read_execution_identity
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease, trusted_until
-from tenure.rules.outcome import Accepted, Declined, Evidence, FailedBeforeDispatch, Outcome, Terms, Unknown
+from tenure.rules.outcome import Accepted, Declined, Evidence, FailedBeforeDispatch, NoAnswer, Outcome, Terms, Unknown
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Store, Transaction
 from tenure.stores.runner import guard, refuse_inside
 from tenure.yields import Procedure, new_id
@@ -80,6 +80,10 @@ class Providers(Protocol):
 
     async def send(self, provider: Any, request: Any, operation_key: str, allowed: timedelta) -> Outcome:
         """Make the call within `allowed`; never raises for what the provider did."""
+        ...
+
+    async def lookup(self, provider: Any, operation_key: str, allowed: timedelta) -> Evidence:
+        """Ask what became of an operation within `allowed`; never raises for what the provider did."""
         ...
 
 
@@ -312,6 +316,20 @@ class _Shared:
             return FailedBeforeDispatch("the request was changed while its intent was being written; nothing was sent")
         return timedelta(seconds=left)
 
+    async def _judged(self, name: str, declared: Terms, digest: str) -> Judged | None:
+        """Ask the execution control, where there is one."""
+        if self._runtime.control is None:
+            return None
+        check_name(name)
+        return await self._runtime.control.ask(self._question(name, declared, digest))
+
+    async def _ask(self, provider: Any, begun: Begun) -> Evidence:
+        """Ask about an effect of a suspect job, while the lease may be trusted."""
+        left = min(begun.timeout.total_seconds(), self._attempt.trusted)
+        return await self._runtime.providers.lookup(
+            provider, begun.effect.operation_key, timedelta(seconds=max(left, 0.0))
+        )
+
     def _stopped(self, error: TenureError) -> Stop:
         code = CANCELLED if isinstance(error, CancelRequested) else LEASE_LOST
         self._attempt.halt(code, str(error))
@@ -394,14 +412,11 @@ class AsyncContext(_Shared, AwaitingContext):
         """
         refuse_inside(self._runtime.store)
         declared, digest, limit = self._prepare(provider, request, timeout)
-        control, judged = self._runtime.control, None
-        if control is not None:
-            check_name(name)
-            judged = await control.ask(self._question(name, declared, digest))
-            self._attempt.check()
+        judged = await self._judged(name, declared, digest)
+        self._attempt.check()
         asked = time.monotonic()
         given_up = False
-        calling: asyncio.Task[Outcome] | None = None
+        calling: asyncio.Task[Any] | None = None
 
         async def send(begun: Begun) -> Outcome:
             nonlocal calling
@@ -412,16 +427,33 @@ class AsyncContext(_Shared, AwaitingContext):
                 return left
             work = self._runtime.providers.send(provider, request, begun.effect.operation_key, left)
             calling = asyncio.ensure_future(work)
-            try:
-                return await calling
-            except asyncio.CancelledError:
-                return Unknown("the handler was stopped during the call")
+            stopped: Outcome = Unknown("the handler was stopped during the call")
+            return await _until_stopped(calling, stopped)
 
         async def keep(effect: Effect, outcome: Outcome) -> Any:
             return await self._runtime.apart(lambda: self._keep(effect, outcome))
 
+        async def ask(begun: Begun) -> Evidence:
+            nonlocal asked, calling
+            if given_up:
+                return NoAnswer("the handler was stopped before the look-up")
+            calling = asyncio.ensure_future(self._ask(provider, begun))
+            said: Evidence = await _until_stopped(calling, NoAnswer("the handler was stopped during the look-up"))
+            # What may be sent after it has an intent of its own, and its time counts from here.
+            asked = time.monotonic()
+            return said
+
         steps = perform(
-            self._attempt.lease, name, digest, declared, limit, send=send, keep=keep, resend=resend, judged=judged
+            self._attempt.lease,
+            name,
+            digest,
+            declared,
+            limit,
+            send=send,
+            keep=keep,
+            ask=ask,
+            resend=resend,
+            judged=judged,
         )
         flow = asyncio.ensure_future(run_flow_async(steps, self._runtime.commit or self._runtime.store.run))
         flow.add_done_callback(_seen)
@@ -474,10 +506,9 @@ class Context(_Shared, BlockingContext):
         """See `AsyncContext.effect`."""
         refuse_inside(self._runtime.blocking)
         declared, digest, limit = self._prepare(provider, request, timeout)
-        control, judged = self._runtime.control, None
-        if control is not None:
-            check_name(name)
-            judged = self._runtime.wait(control.ask(self._question(name, declared, digest)))
+        judged = None
+        if self._runtime.control is not None:
+            judged = self._runtime.wait(self._judged(name, declared, digest))
             self._attempt.check()
         asked = time.monotonic()
 
@@ -494,8 +525,26 @@ class Context(_Shared, BlockingContext):
             except (concurrent.futures.CancelledError, asyncio.CancelledError):
                 return Unknown("the worker ended during the call")
 
+        def ask(begun: Begun) -> Any:
+            nonlocal asked
+            try:
+                return self._runtime.wait(self._ask(provider, begun))
+            except (concurrent.futures.CancelledError, asyncio.CancelledError):
+                return NoAnswer("the worker ended during the look-up")
+            finally:
+                asked = time.monotonic()
+
         flow = perform(
-            self._attempt.lease, name, digest, declared, limit, send=send, keep=self._keep, resend=resend, judged=judged
+            self._attempt.lease,
+            name,
+            digest,
+            declared,
+            limit,
+            send=send,
+            keep=self._keep,
+            ask=ask,
+            resend=resend,
+            judged=judged,
         )
         try:
             performed = run_flow(flow, self._runtime.blocking.run, self._runtime.wait)
@@ -522,6 +571,14 @@ class Context(_Shared, BlockingContext):
         except (Unavailable, Uncertain):
             if not written or not store.run(find_publish(attempt.lease, publish_id)):
                 raise
+
+
+async def _until_stopped(task: asyncio.Task[T], otherwise: T) -> T:
+    """Wait for a task of ours; what it gives when somebody cancels it is said by the caller."""
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return otherwise
 
 
 def _seen(task: asyncio.Future[Any]) -> None:

@@ -151,6 +151,11 @@ class DurableJobService:
     stats = _blocking(verbs.stats)
     find_reconciliation_candidates = _blocking(verbs.find_reconciliation_candidates)
     sweep_reconciliation_candidates = _blocking_flow(verbs.sweep_reconciliation_candidates)
+    list_suspects = _blocking(verbs.list_suspects)
+    count_suspects = _blocking(verbs.count_suspects)
+    list_effects_needing_evidence = _blocking(verbs.list_effects_needing_evidence)
+    clear_suspicion = _blocking(verbs.clear_suspicion)
+    reconcile_suspects = _blocking_flow(verbs.reconcile_suspects)
 
 
 class AsyncDurableJobService:
@@ -208,3 +213,8 @@ class AsyncDurableJobService:
     stats = _awaiting(verbs.stats)
     find_reconciliation_candidates = _awaiting(verbs.find_reconciliation_candidates)
     sweep_reconciliation_candidates = _awaiting_flow(verbs.sweep_reconciliation_candidates)
+    list_suspects = _awaiting(verbs.list_suspects)
+    count_suspects = _awaiting(verbs.count_suspects)
+    list_effects_needing_evidence = _awaiting(verbs.list_effects_needing_evidence)
+    clear_suspicion = _awaiting(verbs.clear_suspicion)
+    reconcile_suspects = _awaiting_flow(verbs.reconcile_suspects)

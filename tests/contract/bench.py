@@ -46,6 +46,7 @@ TABLES = (
     "evidence",
     "escalation",
     "approval",
+    "suspect",
     "claim",
     "announcement",
     "queue",

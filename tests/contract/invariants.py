@@ -41,6 +41,8 @@ _NO_STATUS = {
     "effect_settled",
     "evidence_received",
     "readmitted",
+    "suspected",
+    "suspicion_cleared",
 }
 _TABLE_OF = {
     "queued": {"ready", "deferred", "resting"},

@@ -17,11 +17,13 @@ from uuid import UUID
 
 import pytest
 
-from tenure.errors import TenureError
+from tenure.connectors.provider import terms
+from tenure.errors import TenureError, Uncertain
 from tenure.procedures import hold as holding
 from tenure.procedures import upkeep
 from tenure.procedures.approvals import replay_revocations
 from tenure.procedures.reconcile import Question, sweep_answer, sweep_step
+from tenure.procedures.recover import answer_lost, mark_copy, read_doubt, settle_lost
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import (
     Absent,
@@ -35,6 +37,7 @@ from tenure.rules.outcome import (
     Succeeded,
     Unknown,
 )
+from tenure.rules.recover import Operation
 from tenure.yields import Procedure
 from tests.contract.bench import Bench, Dump, close_bench
 from tests.contract.build import (
@@ -153,7 +156,58 @@ def _hold_two(bench: Bench, case: Case) -> Any:
     return bench.run(holding.hold([holding.completing(stale, None), holding.completing(second, {"n": 2})]))
 
 
+def _marked(bench: Bench) -> None:
+    """Do what a recovery does, to this tenant alone: the bench compares the neighbour's rows."""
+    bench.run(mark_copy("op:1", "restored"))
+    bench.sql("DELETE FROM $suspect WHERE tenant <> 'acme'")
+    bench.sql("DELETE FROM $event WHERE tenant <> 'acme' AND name = 'suspected'")
+
+
+def _suspect(bench: Bench) -> Case:
+    """Leave a suspect job that was claimed after the recovery."""
+    create(bench.service)
+    _marked(bench)
+    taken = claim(bench.service, start=True)
+    return Case(taken.job.id, taken.lease)
+
+
+def _doubted(bench: Bench) -> Case:
+    """Leave one whose lost intent is written and not asked about yet."""
+    case = _suspect(bench)
+    with contextlib.suppress(Uncertain):
+        bench.service.begin_effect(case.lease, name="send", request=REQUEST, provider=MAILER)
+    return case
+
+
+def _hearing(evidence: Evidence) -> Story:
+    return _doubted, lambda b, c: b.run(answer_lost(c.lease, "send", evidence, b.now))
+
+
+def _found(bench: Bench) -> Case:
+    """Leave a queued suspect job and what a provider can be asked about it."""
+    job = create(bench.service)
+    _marked(bench)
+    doubt = bench.run(read_doubt(job.id, [Operation("send", terms(MAILER))]))
+    assert doubt is not None
+    return Case(job.id, None, question=doubt.effects[0])  # type: ignore[arg-type]  # nobody holds it
+
+
 STORIES: dict[str, Story] = {
+    "mark suspects": (CASES["queued"], lambda b, c: _marked(b)),
+    "clear a suspect": (_suspect, lambda b, c: b.service.clear_suspicion(c.job_id, reason="r", actor="op:1")),
+    "begin on a suspect": (
+        _suspect,
+        lambda b, c: b.service.begin_effect(c.lease, name="send", request=REQUEST, provider=MAILER),
+    ),
+    "mark a suspect dispatched": (
+        _suspect,
+        lambda b, c: b.service.mark_provider_dispatched(c.lease, operation_key=OWN_KEY),
+    ),
+    "hear of a lost one: accepted": _hearing(Accepted(RECEIPT)),
+    "hear of a lost one: declined": _hearing(Declined("no")),
+    "hear of a lost one: absent, too early": _hearing(Absent()),
+    "hear of a lost one: no answer": _hearing(NoAnswer()),
+    "settle a lost one": (_found, lambda b, c: b.run(settle_lost(c.job_id, c.question, Accepted(RECEIPT)))),
     "create": (_new, lambda b, c: b.service.create_job(idempotency_key="k-9", **_job())),
     "create one that is there": (_new, lambda b, c: b.service.create_job(idempotency_key="k-1", **_job())),
     "create many": (

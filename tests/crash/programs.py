@@ -22,6 +22,7 @@ from tenure.errors import Unavailable
 from tenure.journal.receipts import ReceiptJournal
 from tenure.procedures.effect import Beginning, Finishing, begin_effect, begin_effects, finish_effect, finish_effects
 from tenure.procedures.hold import hold, releasing, renew
+from tenure.procedures.recover import mark_copy
 from tenure.procedures.upkeep import announce, forget_claims, park, promote, recover, withdraw
 from tenure.rules.digest import request_digest
 from tenure.rules.dispatch import Begun
@@ -263,6 +264,20 @@ def tends(process: Process) -> None:
     process.store.run(withdraw("first"))
 
 
+def is_restored(process: Process) -> None:
+    """Its mail went out after the backup, and its intent is lost; a person clears the other job."""
+    job = process.enqueue()
+    wait(process.mailer.send(MAIL, f"{KIND}:{job.id}:mail"))  # type: ignore[arg-type]
+    process.store.run(mark_copy("op:1", "restored from last night"))
+    process.night()
+    process.service.reconcile_suspects(operations={KIND: {"mail": process.mailer}})
+    process.work()
+    other = process.enqueue(key="quote-18")
+    process.store.run(mark_copy("op:1", "restored once more"))
+    process.service.clear_suspicion(other.id, reason="nothing ran after the backup")
+    process.work()
+
+
 class _Refusing:
     """A store whose database is gone for one procedure, once."""
 
@@ -318,6 +333,7 @@ PROGRAMS: dict[str, Callable[[Process], None]] = {
         loses_the_database,
         loses_a_publish,
         tends,
+        is_restored,
     )
 }
 

@@ -21,11 +21,13 @@ from tenure.connectors.provider import terms
 from tenure.connectors.wire import json_value
 from tenure.errors import CancelRequested, LeaseLost, Unavailable, Uncertain
 from tenure.flows.effect import perform
+from tenure.flows.recover import reconcile_suspects
 from tenure.flows.sweep import sweep_job, sweep_scope
 from tenure.journal.receipts import ReceiptJournal
+from tenure.procedures.recover import mark_copy
 from tenure.rules.digest import request_digest
 from tenure.rules.dispatch import Begun
-from tenure.rules.effect import Effect
+from tenure.rules.effect import Effect, operation_key
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import (
@@ -38,6 +40,7 @@ from tenure.rules.outcome import (
     Rejected,
     Unknown,
 )
+from tenure.rules.recover import Operation
 from tenure.testing.crash_points import point_name
 from tenure.testing.provider import Step
 from tenure.yields import Flow, Procedure, Transact
@@ -79,9 +82,19 @@ class Stage:
             key = begun.effect.operation_key
             return wait(self.app.providers.send(self.mailer, REQUEST, key, begun.timeout))
 
+        def ask(begun: Begun) -> Evidence:
+            return wait(self.mailer.lookup(begun.effect.operation_key))
+
         digest = request_digest(json_value(REQUEST))
-        limit = self.mailer.timeout
-        return perform(lease, name, digest, terms(self.mailer), limit, send=send, keep=self._keep, resend=resend)
+        limit, keep = self.mailer.timeout, self._keep
+        return perform(lease, name, digest, terms(self.mailer), limit, send=send, keep=keep, ask=ask, resend=resend)
+
+    def restore(self, *, sent: bool) -> None:
+        """The job is one of a restored copy; what was sent after the backup has no intent here."""
+        if sent:
+            wait(self.mailer.send(REQUEST, operation_key(KIND, self.job_id, "mail")))
+        self.scene.store.run(mark_copy("op:1", "restored"))
+        self.scene.clock.advance(NIGHT)
 
     def sweep(self, answer: Evidence | None = None) -> Flow[Any]:
         """Make the flow of one sweep; asks the provider, or gives one answer."""
@@ -90,6 +103,14 @@ class Stage:
             return wait(self.mailer.lookup(effect.operation_key)) if answer is None else answer
 
         return sweep_job(self.job_id, ORGANIZATION, PROJECT, ORGANIZATION, ask)
+
+    def reconcile(self) -> Flow[Any]:
+        """Make the flow that asks about the work of a restored copy."""
+
+        def ask(_job: Job, effect: Effect) -> Evidence:
+            return wait(self.mailer.lookup(effect.operation_key))
+
+        return reconcile_suspects(ask, operations={KIND: [Operation("mail", terms(self.mailer))]})
 
     def _keep(self, effect: Effect, outcome: Outcome) -> bool:
         if self.journal is None:
@@ -266,6 +287,21 @@ def sent_again_in_the_same_attempt(stage: Stage) -> Flow[Any]:
     return stage.perform(lease, resend=True)
 
 
+def lost_with_the_backup(stage: Stage) -> Flow[Any]:
+    stage.restore(sent=True)
+    return stage.perform(stage.claim())
+
+
+def restored_and_never_sent(stage: Stage) -> Flow[Any]:
+    stage.restore(sent=False)
+    return stage.perform(stage.claim())
+
+
+def found_before_a_worker_comes(stage: Stage) -> Flow[Any]:
+    stage.restore(sent=True)
+    return stage.reconcile()
+
+
 COMPLETED = frozenset({"completed"})
 SENT: dict[str, Play] = {
     "accepted": Play(mailer, fresh, 7, ("reclaimed", "reconciled", "allowed", "stale_refused")),
@@ -294,6 +330,12 @@ SENT: dict[str, Play] = {
     "sent again under the same key": Play(
         lambda: mailer(Unknown("no reply")), sent_again_in_the_same_attempt, 7, ("reclaimed", "reconciled")
     ),
+    "lost with the backup": Play(mailer, lost_with_the_backup, 7, ("reclaimed", "reconciled", "allowed")),
+    "lost with the backup, no keys": Play(keyless, lost_with_the_backup, 7, ("reclaimed", "reconciled")),
+    "lost with the backup, nobody can be asked": Play(silent, lost_with_the_backup, 7, ("stated", "reclaimed")),
+    "restored and never sent": Play(mailer, restored_and_never_sent, 14, ("reclaimed", "reconciled", "allowed")),
+    "restored and never sent, no keys": Play(keyless, restored_and_never_sent, 7, ("stated", "reclaimed")),
+    "found before a worker comes": Play(mailer, found_before_a_worker_comes, 13, ("allowed",)),
 }
 
 

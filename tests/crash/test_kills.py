@@ -172,6 +172,7 @@ PROVES = {
     "loses_the_database": ("reclaimed", "allowed", "stale_refused"),
     "loses_a_publish": ("reclaimed", "allowed", "stale_refused"),
     "tends": ("allowed",),
+    "is_restored": ("allowed",),
 }
 
 

@@ -18,6 +18,7 @@ import pytest
 from tenure.errors import ExecutionStopped
 from tenure.procedures.approvals import replay_revocations
 from tenure.procedures.control import stop_effect
+from tenure.procedures.recover import mark_copy
 from tenure.procedures.upkeep import promote, recover
 from tenure.rules.control import ControlMode, Judged
 from tenure.rules.envelope import GovernanceInput
@@ -204,6 +205,23 @@ def stopped_by_the_control(process: Process) -> None:
     process.work()
 
 
+def restored_and_found(process: Process) -> None:
+    job = process.enqueue()
+    wait(process.mailer.send({"to": QUOTE["to"]}, f"{KIND}:{job.id}:mail"))
+    process.store.run(mark_copy("op:1", "restored from last night"))
+    process.night()
+    process.service.reconcile_suspects(operations={KIND: {"mail": process.mailer}})
+    process.work()
+
+
+def restored_and_cleared(process: Process) -> None:
+    job = process.enqueue()
+    process.store.run(mark_copy("op:1", "restored from last night"))
+    process.night()
+    process.service.clear_suspicion(job.id, reason="nothing ran after the backup")
+    process.work()
+
+
 @dataclass(frozen=True, slots=True)
 class Life:
     """
@@ -235,6 +253,8 @@ LIVES = {
         Life(approved_and_taken_back),
         Life(stopped_by_the_control),
         Life(marked_by_hand, silent, ("stated", "stale_refused")),
+        Life(restored_and_found, proves=("allowed",)),
+        Life(restored_and_cleared, proves=("allowed",)),
     )
 }
 
@@ -297,7 +317,7 @@ def test_the_lives_pass_the_points_of_every_verb(scene: Scene) -> None:
         live(scene, life, points)
         reached |= set(points.reached)
     # What only loops and lost replies lead to is reached by real processes.
-    by_loops = {"announce", "find_publish", "finish_for_job", "forget_claims", "hold", "keep", "lookup", "park"}
+    by_loops = {"announce", "find_publish", "finish_for_job", "forget_claims", "hold", "keep", "park"}
     by_loops |= {
         "begin_effects",
         "finish_effects",

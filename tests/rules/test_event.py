@@ -37,6 +37,8 @@ VOCABULARY: dict[str, set[str]] = {
     "effect_settled": set(),
     "evidence_received": set(),
     "readmitted": set(),
+    "suspected": set(),
+    "suspicion_cleared": set(),
 }
 
 

@@ -19,7 +19,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from tenure.procedures.records import effect_of, event_of, evidence_of, identity, placed
+from tenure.procedures.records import NO_NOTES, effect_of, event_of, evidence_of, identity, notes_by_job, placed
 from tenure.rules.effect import Effect, StoredEvidence
 from tenure.rules.event import Event
 from tenure.rules.job import Job
@@ -35,6 +35,7 @@ TABLES = (
     "event",
     "evidence",
     "escalation",
+    "suspect",
     "intent",
     "effect",
     "claim",
@@ -104,7 +105,7 @@ def survey(ids: list[UUID]) -> Script[dict[UUID, Stored]]:
         # The rows of a trail do not say whose they are, so each is asked for by itself.
         *(Each(name, [row]) for row in rows for name in ("event_read", "evidence_read")),
     ]
-    escalated = {identity(row[0]): (row[1], row[2]) for row in escalations}
+    notes = notes_by_job(escalations)
     by_job: dict[UUID, list[Effect]] = {}
     for row in effects:
         job_id, effect = effect_of(row)
@@ -114,7 +115,7 @@ def survey(ids: list[UUID]) -> Script[dict[UUID, Stored]]:
         events, evidence = rest[2 * nth], rest[2 * nth + 1]
         own = [row for row in places if identity(row[1]) == job_id]
         assert own, f"job {job_id} is in no place"
-        job = placed(own[0], tuple(by_job.get(job_id, ())), escalated.get(job_id)).job
+        job = placed(own[0], tuple(by_job.get(job_id, ())), notes.get(job_id, NO_NOTES)).job
         names = tuple(str(row[0]) for row in own)
         found[job_id] = Stored(job, names, [event_of(row) for row in events], [evidence_of(row) for row in evidence])
     return found

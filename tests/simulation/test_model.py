@@ -157,6 +157,8 @@ RULES = [
     ("reconcile", "escalate", "keyless"),
     ("reconcile", "resume_sweep", "people"),
     ("job", "may_move", "keyless"),
+    ("recover", "answer", "recovered"),
+    ("dispatch", "_in_doubt", "recovered"),
 ]
 
 

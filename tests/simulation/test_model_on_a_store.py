@@ -24,7 +24,7 @@ from tenure.testing.clock import ManualClock
 from tests.simulation.stored import Stored
 
 # Rotations, freezes and restores are no steps of procedures yet.
-TAKEN = sorted(set(configurations()) - {"authority", "restore", "tenants"})
+TAKEN = sorted(set(configurations()) - {"authority", "restore", "recovered", "recovered-keys", "tenants"})
 KNOWN, PATHS = 12_000, 60
 
 

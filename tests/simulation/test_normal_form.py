@@ -28,7 +28,7 @@ from tests.simulation.unreduced import Unreduced
 Followed: TypeAlias = tuple[int, Edge | None, int]
 
 # A restored database has another past, which a path of whole records does not have.
-FOLLOWED = sorted(set(configurations()) - {"tenants", "restore"})
+FOLLOWED = sorted(set(configurations()) - {"tenants", "restore", "recovered", "recovered-keys"})
 KNOWN, PATHS = 12_000, 150
 
 

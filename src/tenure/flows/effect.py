@@ -4,23 +4,28 @@ Intent, call, receipt: the only way this package makes an outside call for a job
 The order is the promise. The intent commits before the call; the outcome commits after it, shielded by the driver from
 the handler's own cancellation. When the outcome cannot be written the receipt is kept outside the database, and the
 pending intent goes on to forbid a second call.
+
+On a job of a restored copy the intent of an earlier call may be lost. There the order is: intent, question, answer; and
+only what the provider's answer proves not to have happened is begun like any other effect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from tenure.errors import Unavailable, Uncertain
+from tenure.flows.sweep import look_up
 from tenure.procedures.control import stop_effect
 from tenure.procedures.effect import Beginning, Finishing, begin_effect, finish_effect
+from tenure.procedures.recover import answer_lost
 from tenure.rules.control import ControlMode, Judged
 from tenure.rules.dispatch import Begun
-from tenure.rules.effect import Effect
+from tenure.rules.effect import Effect, EffectState
 from tenure.rules.lease import Lease
-from tenure.rules.outcome import Outcome, Terms
+from tenure.rules.outcome import Evidence, NoAnswer, Outcome, Terms
 from tenure.yields import FlowScript, call, flow, transact
 
 
@@ -47,6 +52,7 @@ def perform(
     *,
     send: Callable[[Begun], Any],
     keep: Callable[[Effect, Outcome], Any],
+    ask: Callable[[Begun], Any] | None = None,
     resend: bool = False,
     judged: Judged | None = None,
 ) -> FlowScript[Performed]:
@@ -56,6 +62,7 @@ def perform(
     Args:
         send: Makes the call within `begun.timeout` and gives its outcome; never raises for what the provider did.
         keep: Keeps the outcome outside the database when it cannot be written there; says whether it did.
+        ask: Asks the provider about the operation key and gives Evidence; without it there is no answer.
         judged: What the execution control said, where there is one.
     Raises:
         ExecutionStopped, Unavailable: The execution control stopped it before its intent.
@@ -67,6 +74,13 @@ def perform(
     watched = judged if judged is not None and judged.mode is ControlMode.SHADOW else None
     asked = Beginning(lease, name, digest, terms, timeout, resend, watched=watched)
     begun = yield from transact(begin_effect(asked))
+    if begun.ask:
+        said: Evidence = (yield from look_up(ask, begun)) if ask else NoAnswer("nobody was there to ask")
+        settled = yield from transact(answer_lost(lease, name, said, begun.effect.begun_at))
+        if settled.state is not EffectState.FAILED_BEFORE_DISPATCH:
+            return Performed(settled, None)
+        # Proven not to have happened: an effect like any other now, and once is often enough to be asked.
+        begun = yield from transact(begin_effect(replace(asked, watched=None)))
     if not begun.send:
         return Performed(begun.effect, None)
     outcome: Outcome = yield from call("send", send, begun)

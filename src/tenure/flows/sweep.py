@@ -45,8 +45,8 @@ def sweep_job(
         answer = cast("Verdict | Question", (yield from transact(step)))
         if isinstance(answer, Question) and answer.effect.operation_key not in asked:
             asked.add(answer.effect.operation_key)
-            evidence = yield from call("lookup", ask, answer.job, answer.effect)
-            reply = yield from transact(sweep_answer(answer, _evidence(evidence), patient=patient))
+            evidence = yield from look_up(ask, answer.job, answer.effect)
+            reply = yield from transact(sweep_answer(answer, evidence, patient=patient))
             verdict = _stronger(verdict, reply)
             # A job with further open effects is asked about each of them before anything more is said.
             if reply.action == "resolve":
@@ -79,6 +79,11 @@ def sweep_scope(
         verdict = yield from sweep_job(job_id, organization, project, tenant, ask, patient=patient)
         verdicts.append(verdict)
     return verdicts
+
+
+def look_up(ask: Callable[..., Any], *about: Any) -> FlowScript[Evidence]:
+    """Ask a provider from a flow; what is not evidence is no answer."""
+    return _evidence((yield from call("lookup", ask, *about)))
 
 
 def _evidence(answer: object) -> Evidence:

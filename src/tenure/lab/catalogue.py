@@ -209,6 +209,25 @@ _ALL = (
         crashes=0,
     ),
     Configuration(
+        name="recovered",
+        about="a restored database is recovered and work goes on; a provider that performs every request it gets",
+        sees=_LOOKED - {"job reclaimed"} | {"asked before sending", "lost effect found"},
+        honours_key=False,
+        restores=1,
+        recovers=True,
+        crashes=0,
+    ),
+    Configuration(
+        name="recovered-keys",
+        about="the same with a provider that performs one request for each key",
+        sees=(_COUNTED - {"job reclaimed"})
+        | {"asked before sending", "lost effect found", "never sent, and sent once"},
+        attempts=1,
+        restores=1,
+        recovers=True,
+        crashes=0,
+    ),
+    Configuration(
         name=TENANTS,
         about="two tenants that use the same idempotency key in projects of the same name",
         sees=frozenset({"a tenant's own job created", "a tenant's own job claimed", "a tenant's own effect begun"}),

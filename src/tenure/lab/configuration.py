@@ -21,6 +21,7 @@ class Order:
         fence_at_end: Publishing checks the fence again as its last statement.
         ask_time: A look-up's answer is judged as of the time when the provider was asked.
         restore_freezes: A database that was restored from a backup is frozen.
+        recovery_marks: A recovery marks the work of the restored copy as suspect.
         skew: How many ticks behind the store's clock the fence is asked at; the store's own clock is 0.
     """
 
@@ -29,6 +30,7 @@ class Order:
     fence_at_end: bool = True
     ask_time: bool = True
     restore_freezes: bool = True
+    recovery_marks: bool = True
     skew: int = 0
 
 
@@ -58,6 +60,7 @@ class Configuration:
         flights: How many requests may be under way without a sender.
         crashes, outages, cancels, revokes, statements, retries, resumes, rotations, freezes, restores: How often each
             may happen; everything else may happen without end.
+        recovers: A restored database is recovered by an operator, and work goes on.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Configuration:
     rotations: int = 0
     freezes: int = 0
     restores: int = 0
+    recovers: bool = False
 
     @property
     def one_process(self) -> bool:

@@ -43,6 +43,9 @@ COUNTERS = (
     "rejected effect reopened",
     "sent again in the attempt",
     "key forgotten by the provider",
+    "asked before sending",
+    "lost effect found",
+    "never sent, and sent once",
 )
 BIT = {name: 1 << number for number, name in enumerate(COUNTERS)}
 BESIDE = "current write accepted beside a refused stale one"

@@ -15,7 +15,9 @@ from tenure.lab.machine import NOTHING, Decision, Edge, Machine, Ripple, renamed
 from tenure.lab.record import CURRENT, NEW
 from tenure.lab.world import (
     BEGUN,
+    DOUBTING,
     FAILED,
+    HEARD,
     HELD,
     IDLE,
     KNOWN,
@@ -37,11 +39,22 @@ from tenure.lab.world import (
     accepted,
     add_flight,
     idle,
+    looked_up,
 )
 from tenure.rules.effect import EffectState
 from tenure.rules.status import Status
 
 _AFTER_FINISH = {"ok": KNOWN, "before": FAILED, "rejected": REFUSED, "unknown": UNSURE}
+_AFTER_ANSWER = {
+    EffectState.SUCCEEDED: KNOWN,
+    EffectState.REJECTED: REFUSED,
+    EffectState.FAILED_BEFORE_DISPATCH: HELD,
+    EffectState.UNKNOWN: UNSURE,
+}
+_FOUND = {
+    EffectState.SUCCEEDED: BIT["lost effect found"],
+    EffectState.FAILED_BEFORE_DISPATCH: BIT["never sent, and sent once"],
+}
 _PROVES = {"ok": "accepted", "before": "not_sent", "rejected": "declined"}
 _ENDINGS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "complete": ("complete", ()),
@@ -181,7 +194,7 @@ class Turn:
 
     # --- what asks the database ---------------------------------------------------------------------------------------
 
-    def _in_database(self) -> None:  # noqa: C901 - one question after the other, in the order of a handler's life
+    def _in_database(self) -> None:  # noqa: C901, PLR0912 - one question after the other, in the order of a handler's life
         worker, configuration = self.worker, self.configuration
         own = configuration.lease
         if worker.at == IDLE:
@@ -209,6 +222,8 @@ class Turn:
             self._begin(resend=True)
         if worker.at == TOLD:
             self._finish()
+        if worker.at == HEARD:
+            self._hear()
         if worker.at == KNOWN and configuration.publishes:
             self.ask("opens a publish and passes the fence", "publish", done=worker._replace(at=OPENED))
 
@@ -238,6 +253,10 @@ class Turn:
         name = "begins the effect again in the same attempt" if resend else "begins the effect"
         refused = settled(worker, REFUSED if self._state() is EffectState.REJECTED else UNSURE)
         decision = self._peek("begin", resend)
+        if decision.refused is None and self._lost(decision):
+            done = worker._replace(at=DOUBTING, key=self.machine.books.values[decision.book].effects[0].key, left=0)
+            self.ask("writes the intent that may be lost", "begin", resend, done=done, tags=BIT["asked before sending"])
+            return
         if decision.refused is None and not decision.send:
             tags = BIT["receipt read instead of sending"]
             self.ask(name, "begin", resend, done=settled(worker, KNOWN), tags=tags)
@@ -249,6 +268,21 @@ class Turn:
             begun = begun._replace(key=form[0].key, left=left)
         tags = BIT["sent again in the attempt"] if resend and decision.refused is None else 0
         self.ask(name, "begin", resend, done=begun, unsure=refused, tags=tags)
+
+    def _lost(self, decision: Decision) -> bool:
+        return self.machine.jobs[decision.book].effects[0].is_lost
+
+    def _hear(self) -> None:
+        """Record what the provider said, and go on by how the effect stands then."""
+        worker = self.worker
+        told = (worker.outcome, worker.receipt, worker.left)
+        decision = self._peek("hear", *told)
+        done, tags = worker, 0
+        if decision.refused is None:
+            state = self.machine.jobs[decision.book].effects[0].state
+            done = settled(worker, _AFTER_ANSWER[state])
+            tags = _FOUND.get(state, 0)
+        self.ask(f"records what the provider said: {worker.outcome}", "hear", *told, done=done, tags=tags)
 
     def _claimed_before(self) -> bool:
         return self.job.max_attempts - self.job.attempt_count < self.configuration.attempts
@@ -385,6 +419,10 @@ class Away:
                 self.go("gives up before sending", worker._replace(at=TOLD, left=0, outcome="before"))
         elif worker.at == SENT:
             self._underway()
+        elif worker.at == DOUBTING:
+            for kind, receipt, fault in looked_up(world, self.configuration, worker.key):
+                heard = worker._replace(at=HEARD, outcome=kind, receipt=receipt)
+                self.go(f"asks the provider and hears: {kind}", heard, fault=fault)
         elif worker.at == WAITING:
             self._told("hears nothing until its deadline", "unknown", None, world)
 

@@ -23,7 +23,20 @@ _UNCERTAIN = (EffectState.PENDING, EffectState.UNKNOWN)
 _NAMED = {"retry": {Status.FAILED}, "state": {Status.INDETERMINATE, Status.TIMED_OUT}}
 _SETTLING = {"sweep": {Status.INDETERMINATE}, "answer": {Status.INDETERMINATE}}
 _BY_HOLDER = frozenset(
-    {"renew", "complete", "fail", "end", "release", "acknowledge", "begin", "mark", "finish", "publish", "write"}
+    {
+        "renew",
+        "complete",
+        "fail",
+        "end",
+        "release",
+        "acknowledge",
+        "begin",
+        "mark",
+        "finish",
+        "hear",
+        "publish",
+        "write",
+    }
 )
 _GOES_OUT = frozenset({"begin", "mark", "publish", "write"})
 _UNHELD = frozenset({"sweep", "answer", "state", "submit"})

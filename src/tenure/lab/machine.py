@@ -377,6 +377,8 @@ def realised(
             return (keys[key], attempt(symbol), evidence(kind, receipt))
         case "state", (key, kind, receipt):
             return (None if key is None else keys[key], evidence(kind, receipt))
+        case "hear", (kind, receipt, age):
+            return (evidence(kind, receipt), now - age * TICK)
         case "answer", (key, symbol, kind, receipt, age):
             asked_at = now - age * TICK if order.ask_time else now
             return (keys[key], attempt(symbol), evidence(kind, receipt), asked_at)

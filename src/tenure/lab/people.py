@@ -12,7 +12,7 @@ from typing import Any
 from tenure.lab.counters import BIT
 from tenure.lab.machine import RESTORED, Edge, Machine, renamed_world
 from tenure.lab.record import EFFECT_NAME
-from tenure.lab.world import FORGOTTEN, LATE, Answer, World, accepted
+from tenure.lab.world import FORGOTTEN, LATE, Answer, World, accepted, looked_up
 from tenure.rules.effect import EffectState
 from tenure.rules.status import TERMINAL, Status
 
@@ -141,7 +141,7 @@ class Others:
                 return
             self.commit("the sweeper settles what needs no provider", "sweep", pair="take")
             return
-        for kind, receipt, fault in self._look_up(decision.asked[0]):
+        for kind, receipt, fault in looked_up(self.world, self.configuration, decision.asked[0]):
             self.commit(
                 "the sweeper asks the provider",
                 "sweep",
@@ -151,22 +151,6 @@ class Others:
                 pair="take",
                 note=f"the provider's answer is on its way: {kind}",
             )
-
-    def _look_up(self, key: int) -> list[tuple[str, int | None, bool]]:
-        """What the provider may answer about a key now, and whether that needs a fault."""
-        entry = self.world.entry(key)
-        found: list[tuple[str, int | None, bool]] = [("no_answer", None, True)]
-        if not self.configuration.lookup:
-            return [("no_answer", None, False)]
-        if entry is not None:
-            found.append(("accepted", entry.receipt, False))
-            if entry.hidden or not self.configuration.lookup_complete:
-                found.append(("absent", None, True))
-        elif key in self.world.refused:
-            found.append(("declined", None, False))
-        else:
-            found.append(("absent", None, False))
-        return found
 
     def _hand_in(self) -> None:
         for place, note in enumerate(self.world.journal):
@@ -250,6 +234,10 @@ class Others:
             after = world._replace(restores=world.restores - 1, journal=(), answer=None)
             shift = machine.shifts(RESTORED)
             self.go("an operator restores the database from a backup", after, book=before, shift=shift, fault=True)
+        if self.configuration.recovers and book.database_frozen:
+            marked = 0 if machine.order.recovery_marks else None
+            thawed = machine.book(book._replace(database_frozen=False, marked=marked))
+            self.go("an operator recovers the database", world, book=thawed, fault=True)
         if book.tenant_frozen:
             thawed = machine.book(book._replace(tenant_frozen=False))
             self.go("an operator thaws the tenant", world, book=thawed, fault=True)

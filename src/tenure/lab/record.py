@@ -34,6 +34,7 @@ from tenure.rules.job import Job, Options
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import Terms
 from tenure.rules.status import Status
+from tenure.rules.suspicion import Suspicion
 
 # An hour, the longest backoff: with it as a base every delay ends within the next tick, whatever attempt it is.
 TICK = timedelta(hours=1)
@@ -107,6 +108,8 @@ class Book(NamedTuple):
     superseded: bool
     tenant_frozen: bool
     database_frozen: bool
+    # Ticks from now to the recovery that marked it, while a begin would ask about it: as long as there is no record.
+    marked: int | None = None
 
 
 Stored = tuple[StoredEvidence, ...]
@@ -184,6 +187,8 @@ class Forms:
         self._skew = skew
         # A deadline this far back is over for every look-up, the oldest question included.
         self._long_over = -configuration.settles - QUESTION_TICKS
+        # And so is a lost call's, whose deadline is counted from the recovery.
+        self._long_ago = self._long_over - max(configuration.timeout, configuration.lease)
 
     def form(self, job: Job, stored: Sequence[StoredEvidence], now: datetime) -> Book:
         """The normal form of a record and of the evidence kept for it."""
@@ -224,7 +229,13 @@ class Forms:
             superseded=job.epoch != job.authority.epoch,
             tenant_frozen=job.authority.tenant_frozen,
             database_frozen=job.authority.database_frozen,
+            marked=self._marked(job, now),
         )
+
+    def _marked(self, job: Job, now: datetime) -> int | None:
+        if job.suspicion is None or job.effects:
+            return None
+        return max(ticks(job.suspicion.marked_at - now), self._long_ago)
 
     def _effect(self, effect: Effect, symbol: Callable[[UUID], int], now: datetime) -> EffectForm:
         failed = effect.state is EffectState.FAILED_BEFORE_DISPATCH
@@ -276,6 +287,7 @@ class Forms:
             finished_at=NOW + book.finished * TICK if book.status not in _UNFINISHED else None,
             effects=tuple(self._whole(effect) for effect in book.effects),
             authority=Authority(2 if book.superseded else 1, book.tenant_frozen, book.database_frozen),
+            suspicion=None if book.marked is None else Suspicion(NOW + book.marked * TICK, NOW, GENERATION - 1),
         )
 
     def _whole(self, form: EffectForm) -> Effect:

@@ -17,6 +17,7 @@ from uuid import UUID
 from tenure.errors import IllegalMove, LeaseLost
 from tenure.lab.record import ATTEMPTS, BARE_KEY, DIGEST, EFFECT_NAME, NEW, Stored
 from tenure.rules import dispatch, lease, moves, reconcile
+from tenure.rules import recover as suspects
 from tenure.rules.effect import Effect, StoredEvidence
 from tenure.rules.job import Change, Job, find_effect
 from tenure.rules.lease import Lease
@@ -150,6 +151,14 @@ def _received(
     return dispatch.receive(seen.job, key, attempt, record, seen.now, error=error, disputed=disputed)
 
 
+def hear(seen: Locked, evidence: Evidence, asked_at: datetime) -> Changes:
+    """Apply what the provider said about an intent that a begin on a suspect job has put in doubt."""
+    answered = suspects.answer(
+        seen.job, seen.held, EFFECT_NAME, evidence, seen.now, asked_at=asked_at, stored=seen.stored
+    )
+    return (answered,)
+
+
 def publish(seen: Locked) -> Changes:
     """One of the two checks around a caller's own writes."""
     lease.check_fence(seen.job, seen.held, seen.now)
@@ -255,6 +264,7 @@ TRANSACTIONS: Mapping[str, Transaction] = {
         begin,
         mark,
         finish,
+        hear,
         submit,
         publish,
         write,

@@ -175,6 +175,27 @@ _ALL = (
         order=Order(restore_freezes=False),
     ),
     Variant(
+        "suspects-not-marked",
+        "I6",
+        "a recovery does not mark the work of the restored copy",
+        "recovered",
+        order=Order(recovery_marks=False),
+    ),
+    Variant(
+        "suspect-not-asked",
+        "I6",
+        "a begin on a suspect job sends without asking the provider",
+        "recovered",
+        (Patch("_in_doubt", wrong.sends_unasked),),
+    ),
+    Variant(
+        "lost-call-not-awaited",
+        "absence",
+        "an absence counts as if a lost call had been over at the question",
+        "recovered-keys",
+        (Patch("_in_doubt", wrong.lost_call_is_over),),
+    ),
+    Variant(
         "generation-kept",
         "I2",
         "a revocation does not raise the generation",

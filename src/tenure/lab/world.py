@@ -13,6 +13,8 @@ from tenure.lab.configuration import Configuration
 # Where a worker's handler stands.
 IDLE, HELD, BEGUN, SENT, WAITING, TOLD = "idle", "held", "begun", "sent", "waiting", "told"
 KNOWN, FAILED, REFUSED, UNSURE = "known", "failed", "refused", "unsure"
+# The intent of a suspect job is written and the provider is not asked yet; it was asked and the answer is not applied.
+DOUBTING, HEARD = "doubting", "heard"
 OPENED, WROTE, PUBLISHED = "opened", "wrote", "published"
 # Somebody else has moved the job on; where its handler stood is nothing to the rules, so it may try anything.
 LOST = "lost"
@@ -21,6 +23,8 @@ PUBLISHING = frozenset({OPENED, WROTE})
 UNSENT_OR_UNDERWAY = frozenset({BEGUN, SENT})
 MAY_END = frozenset({HELD, KNOWN, FAILED, REFUSED, UNSURE, PUBLISHED})
 
+# Longer than any lease here, and without the lease no answer is applied.
+DOUBT_TICKS = 4
 LATE = -1  # left the worker after its deadline: nothing says when it arrives
 FORGOTTEN = -1  # the provider has forgotten the key
 
@@ -34,8 +38,9 @@ class Worker(NamedTuple):
         behind: How far the generation of that lease is behind the job's; 1 stands for more.
         own: For how many ticks it does own a lease: the explorer's account, which no rule made.
         key: Number of the operation key that it sends under.
-        left: Until the call's deadline; once sent, until the request must have arrived or is lost; or LATE.
-        outcome: What the provider answered: ok, before, rejected, unknown.
+        left: Until the call's deadline; once sent, until the request must have arrived or is lost; or LATE. While it
+            asks about a lost intent: how long ago it wrote that intent.
+        outcome: What the provider answered: ok, before, rejected, unknown; or what a look-up gave.
     """
 
     at: str
@@ -161,11 +166,30 @@ def accepted(world: World, configuration: Configuration, key: int, left: int) ->
     return world._replace(acts=receipt, ledger=(*world.ledger, new)), receipt, False
 
 
+def looked_up(world: World, configuration: Configuration, key: int) -> list[tuple[str, int | None, bool]]:
+    """What the provider may answer about a key now, and whether that needs a fault."""
+    entry = world.entry(key)
+    found: list[tuple[str, int | None, bool]] = [("no_answer", None, True)]
+    if not configuration.lookup:
+        return [("no_answer", None, False)]
+    if entry is not None:
+        found.append(("accepted", entry.receipt, False))
+        if entry.hidden or not configuration.lookup_complete:
+            found.append(("absent", None, True))
+    elif key in world.refused:
+        found.append(("declined", None, False))
+    else:
+        found.append(("absent", None, False))
+    return found
+
+
 def worker_later(worker: Worker) -> Worker:
     """One tick later; a request that was sent in time and has not arrived by now is lost."""
     own = max(worker.own - 1, 0)
     if worker.at == BEGUN:
         return worker._replace(own=own, left=max(worker.left - 1, 0))
+    if worker.at in {DOUBTING, HEARD}:
+        return worker._replace(own=own, left=min(worker.left + 1, DOUBT_TICKS))
     if worker.at == SENT and worker.left != LATE:
         left = worker.left - 1
         return worker._replace(own=own, left=left, at=SENT if left else WAITING)

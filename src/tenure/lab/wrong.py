@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from tenure.lab.record import TICK
-from tenure.rules import reconcile
+from tenure.rules import dispatch, reconcile
 from tenure.rules.authority import Authority
 from tenure.rules.effect import EffectState, SettledBy, StoredEvidence, operation_key
 from tenure.rules.event import Event, EventName
@@ -165,6 +165,29 @@ def key_of_attempt(original: Rule) -> Rule:
         )
 
     return begin
+
+
+def sends_unasked(_: Rule) -> Rule:
+    """Begin as if nothing could be lost."""
+
+    def in_doubt(
+        job: Job, _suspicion: Any, held: Lease, _known: Any, name: str, digest: str, terms: Any, *times: Any
+    ) -> Change:
+        return dispatch.begin(replace(job, suspicion=None), held, name, digest, terms, *times)
+
+    return in_doubt
+
+
+def lost_call_is_over(original: Rule) -> Rule:
+    """Take a call that may be lost for one that is over."""
+
+    def in_doubt(job: Job, *given: Any) -> Change:
+        change: Change = original(job, *given)
+        (effect,) = change.effects
+        over = replace(effect, deadline_at=effect.begun_at)
+        return replace(change, job=with_effect(change.job, over), effects=(over,))
+
+    return in_doubt
 
 
 def does_nothing(_: Rule) -> Rule:

@@ -136,7 +136,8 @@ def _begin(asks: Sequence[Beginning], command: Command) -> Script[list[Begun | T
             if effect is not None and job_id in done:
                 # Our own intent, whose commit we did not hear of: the call was not made yet.
                 left = max(effect.deadline_at - known.now, timedelta(0))
-                answers.append(Begun(effect, effect.is_open, left))
+                ask = effect.is_lost
+                answers.append(Begun(effect, effect.is_open and not ask, one.timeout if ask else left, ask))
                 continue
             approval, now = approvals.of(known.job, known.now)
             change = one.decide(known.job, now, approval)
@@ -160,13 +161,17 @@ def mark_dispatched(
 
     Raises:
         Conflict: The key belongs to another job of the tenant.
+        Uncertain: After the commit: the job is suspect, and no provider can be asked about a bare mark.
         ApprovalRefused: After the commit of the event that says so.
     Locks: as `rows.lock`, the key, then the approval of a governed job. Writes: effect, intent, approval, lease, event.
     """
     known = yield from fetch(lease.job_id, tenant)
     if (yield from repeated(command, known.job.id)):
         refused = yield from refused_before(command, known.job)
-        return known.job if refused is None else AfterCommit(refused)
+        if refused is not None:
+            return AfterCommit(refused)
+        mark = known.job.mark
+        return AfterCommit(dispatch.unasked(mark)) if mark is not None and mark.is_lost else known.job
     # The key's lock comes before the approval's: looked at first, and again under its lock.
     seen = yield from look([known.job], lock=False)
     approval, now = seen.of(known.job, known.now)
@@ -196,7 +201,7 @@ def mark_dispatched(
                 code="APPROVAL_BUSY",
             ) from None
     yield from save([(known, change)], command, last=True)
-    return change.job
+    return change.job if change.error is None else AfterCommit(change.error)
 
 
 @procedure

@@ -7,7 +7,17 @@ from dataclasses import replace
 from uuid import UUID
 
 from tenure.errors import Invalid, echo
-from tenure.procedures.records import Placed, effects_by_job, event_of, evidence_of, identity, instant, placed
+from tenure.procedures.records import (
+    NO_NOTES,
+    Placed,
+    effects_by_job,
+    event_of,
+    evidence_of,
+    identity,
+    instant,
+    notes_by_job,
+    placed,
+)
 from tenure.procedures.rows import in_scope, read
 from tenure.rules.effect import MARK, Effect, StoredEvidence
 from tenure.rules.event import Event
@@ -122,12 +132,13 @@ def _with_effects(page: list[Placed]) -> Script[list[Job]]:
     ids = [(known.job.id,) for known in page]
     effects, escalations = yield [Each("effect_read", ids), Each("escalation_read", ids)]
     by_job = effects_by_job(effects)
-    escalated = {identity(row[0]): row for row in escalations}
+    notes = notes_by_job(escalations)
     jobs = []
     for known in page:
-        job = replace(known.job, effects=by_job.get(known.job.id, ()))
-        if job.id in escalated:
-            _, at, reason = escalated[job.id]
+        said = notes.get(known.job.id, NO_NOTES)
+        job = replace(known.job, effects=by_job.get(known.job.id, ()), suspicion=said.suspicion)
+        if said.escalation is not None:
+            at, reason = said.escalation
             job = replace(job, escalated_at=instant(at), escalation_reason=reason)
         jobs.append(job)
     return jobs

@@ -22,6 +22,7 @@ from tenure.rules.lease import Lease
 from tenure.rules.outcome import Terms
 from tenure.rules.payload import decode, encode
 from tenure.rules.status import Status
+from tenure.rules.suspicion import Suspicion
 from tenure.yields import Command, Row
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -97,8 +98,32 @@ ERROR_CODE, KIND, QUEUE, PRIORITY, PAYLOAD = 19, 27, 29, 30, 31
 LANE = 0
 
 
-def placed(row: Row, effects: tuple[Effect, ...] = (), escalation: tuple[int, str] | None = None) -> Placed:
-    """Build the record from one place row, its effects and its escalation."""
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What is said about a job beside its place: an escalation, a recovery's mark."""
+
+    escalation: tuple[int, str] | None = None
+    suspicion: Suspicion | None = None
+
+
+NO_NOTES = Notes()
+
+
+def notes_by_job(rows: Sequence[Row]) -> dict[UUID, Notes]:
+    """Build what `escalation_read` gives; a job of which nothing is said has no entry."""
+    notes: dict[UUID, Notes] = {}
+    for job_id, escalated_at, reason, marked_at, since, generation in rows:
+        known = notes.get(identity(job_id), NO_NOTES)
+        if marked_at is None:
+            known = replace(known, escalation=(escalated_at, reason))
+        else:
+            known = replace(known, suspicion=Suspicion(instant(marked_at), instant(since), generation))
+        notes[identity(job_id)] = known
+    return notes
+
+
+def placed(row: Row, effects: tuple[Effect, ...] = (), notes: Notes = NO_NOTES) -> Placed:
+    """Build the record from one place row, its effects and what is said beside them."""
     (
         place,
         job_id,
@@ -172,8 +197,8 @@ def placed(row: Row, effects: tuple[Effect, ...] = (), escalation: tuple[int, st
         scheduled_at=instant(scheduled_at),
         created_at=instant(created_at),
         finished_at=maybe_instant(finished_at),
-        escalated_at=instant(escalation[0]) if escalation else None,
-        escalation_reason=escalation[1] if escalation else None,
+        escalated_at=instant(notes.escalation[0]) if notes.escalation else None,
+        escalation_reason=notes.escalation[1] if notes.escalation else None,
         cancel_requested_at=maybe_instant(cancel_requested_at),
         cancel_reason=cancel_reason,
         run_at=instant(run_at),
@@ -191,6 +216,7 @@ def placed(row: Row, effects: tuple[Effect, ...] = (), escalation: tuple[int, st
         claimed_at=maybe_instant(claimed_at),
         effects=effects,
         authority=Authority(current_epoch, bool(tenant_frozen), bool(database_frozen)),
+        suspicion=notes.suspicion,
     )
     return Placed(job, place, instant(now), maybe_identity(published))
 
@@ -261,7 +287,7 @@ def effect_of(row: Row) -> tuple[UUID, Effect]:
         created_at=instant(created_at),
         begun_at=instant(begun_at),
         deadline_at=instant(deadline_at),
-        terms=_terms(terms),
+        terms=terms_of(terms),
         receipt=_document(receipt),
         reason=reason,
         settled_at=maybe_instant(settled_at),
@@ -281,7 +307,8 @@ def effects_by_job(rows: Sequence[Row]) -> dict[UUID, tuple[Effect, ...]]:
     return {job_id: tuple(effects) for job_id, effects in grouped.items()}
 
 
-def _terms(text: str | None) -> Terms | None:
+def terms_of(text: str | None) -> Terms | None:
+    """Build what a provider declared; None stays None."""
     if text is None:
         return None
     stored = json.loads(text)

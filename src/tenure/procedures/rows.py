@@ -17,6 +17,7 @@ from uuid import UUID
 from tenure.errors import NotFound, Unavailable
 from tenure.procedures.records import (
     JOB_ID,
+    NO_NOTES,
     Placed,
     effect_row,
     effects_by_job,
@@ -24,6 +25,7 @@ from tenure.procedures.records import (
     identity,
     maybe_micros,
     micros,
+    notes_by_job,
     placed,
     span,
 )
@@ -107,11 +109,11 @@ def read(ids: Iterable[UUID]) -> Script[dict[UUID, Placed]]:
 
 def _assemble(places: Sequence[Row], effects: Sequence[Row], escalations: Sequence[Row]) -> dict[UUID, Placed]:
     by_job = effects_by_job(effects)
-    escalated = {identity(row[0]): (row[1], row[2]) for row in escalations}
+    notes = notes_by_job(escalations)
     found = {}
     for row in places:
         job_id = identity(row[JOB_ID])
-        found[job_id] = placed(row, by_job.get(job_id, ()), escalated.get(job_id))
+        found[job_id] = placed(row, by_job.get(job_id, ()), notes.get(job_id, NO_NOTES))
     return found
 
 
@@ -202,6 +204,7 @@ _ORDER = (
     "evidence_save",
     "escalation_delete",
     "escalation_save",
+    "suspect_delete",
     "event_insert",
 )
 
@@ -238,6 +241,8 @@ def _move(before: Placed, change: Change, writes: _Writes, claim_id: UUID | None
             writes.add("escalation_delete", (new.id,))
         else:
             writes.add("escalation_save", (new.id, new.tenant, micros(new.escalated_at), new.escalation_reason))
+    if old.suspicion is not None and not new.suspect:
+        writes.add("suspect_delete", (new.id,))
     if _place_fields(old) == _place_fields(new):
         return
     place = place_of(new, before.now)

@@ -22,7 +22,7 @@ from tenure.errors import (
     Uncertain,
     echo,
 )
-from tenure.rules.admission import admit, admitted
+from tenure.rules.admission import Admission, admit, admitted
 from tenure.rules.approval import Approval
 from tenure.rules.effect import (
     DOUBTED,
@@ -59,6 +59,7 @@ from tenure.rules.outcome import (
 )
 from tenure.rules.payload import clean_text
 from tenure.rules.status import Status
+from tenure.rules.suspicion import LOST, Suspicion
 
 # What a stored evidence may be; `not_sent` is a worker's own word that its call never left.
 ACCEPTED, DECLINED, ABSENT, NOT_SENT = "accepted", "declined", "absent", "not_sent"
@@ -72,11 +73,13 @@ class Begun:
     Attributes:
         send: The call is to be made; False when an earlier attempt's receipt is in `effect`.
         timeout: How long the call may take, from now.
+        ask: The job is suspect: the provider is to be asked before anything may be sent.
     """
 
     effect: Effect
     send: bool
     timeout: timedelta
+    ask: bool = False
 
 
 def begin(
@@ -145,6 +148,8 @@ def begin(
             f"its key; another provider would not know that key",
             code="EFFECT_MISMATCH",
         )
+    if job.suspicion is not None and job.suspicion.doubts(known):
+        return _in_doubt(job, job.suspicion, held, known, name, digest, terms, timeout, now, admission)
     if known is not None and not _key_still_good(known, now):
         raise Uncertain(
             f"effect {name!r} of job {job.id}: the provider's memory of {known.operation_key} has ended, so a sender "
@@ -168,6 +173,38 @@ def begin(
     return replace(told, answer=Begun(intent, send=True, timeout=allowed))
 
 
+def _in_doubt(
+    job: Job,
+    suspicion: Suspicion,
+    held: Lease,
+    known: Effect | None,
+    name: str,
+    digest: str,
+    terms: Terms,
+    timeout: timedelta,
+    now: datetime,
+    admission: Admission | None,
+) -> Change:
+    """Write the intent that may have been lost as unknown: a crash from here on is uncertain, and nothing is sent."""
+    lost = Effect(
+        name=name,
+        state=EffectState.UNKNOWN,
+        operation_key=known.operation_key if known else operation_key(job.kind, job.id, name),
+        request_digest=digest,
+        attempt_id=held.attempt_id,
+        generation=held.generation,
+        created_at=suspicion.first_at(known),
+        begun_at=now,
+        deadline_at=suspicion.over_at(timeout, max(job.lease_duration, held.duration), known),
+        terms=terms,
+        reason=LOST,
+        settled_by=SettledBy.RECOVERY,
+        ordinal=known.ordinal if known else 0,
+    )
+    told = admitted(_intended(job, lost, now), admission, name, now)
+    return replace(told, answer=Begun(lost, send=False, timeout=timeout, ask=True))
+
+
 def mark(job: Job, lease: Lease, key: str, now: datetime, *, approval: Approval | None = None) -> Change:
     """
     Record a bare dispatch mark under a key of the caller's.
@@ -178,6 +215,8 @@ def mark(job: Job, lease: Lease, key: str, now: datetime, *, approval: Approval 
         ApprovalRefused: As `begin`.
         Uncertain: The same key is open already: a second dispatch under it would be a second send.
         Conflict: Another key is open on this job.
+
+    On a suspect job the mark is written as unknown and the change carries Uncertain: no provider can be asked.
     """
     held = check_fence(job, lease, now)
     refuse_cancelled(job)
@@ -216,7 +255,21 @@ def mark(job: Job, lease: Lease, key: str, now: datetime, *, approval: Approval 
         begun_at=now,
         deadline_at=held.expires_at,
     )
-    return admitted(_intended(job, record, now), admission, MARK, now)
+    if job.suspicion is None or not job.suspicion.doubts(known):
+        return admitted(_intended(job, record, now), admission, MARK, now)
+    lost = replace(record, state=EffectState.UNKNOWN, reason=LOST, settled_by=SettledBy.RECOVERY)
+    told = admitted(_intended(job, lost, now), admission, MARK, now)
+    return replace(told, error=unasked(lost))
+
+
+def unasked(effect: Effect) -> Uncertain:
+    """Word the refusal of a begin on a suspect job by somebody who cannot ask the provider."""
+    return Uncertain(
+        f"{effect.operation_key!r} is of a job of a restored database: it may have been sent after the backup, and its "
+        f"intent is lost. Send nothing. End the attempt as indeterminate; a sweep with a lookup asks, or settle it "
+        f"with reconcile_dispatched when you know what happened under this key",
+        code="SUSPECT_NOT_ASKED",
+    )
 
 
 def finish(
@@ -412,6 +465,8 @@ def _may_resend(effect: Effect, held: Lease, asked: Terms, now: datetime) -> boo
         and terms.provider == asked.provider
         and terms.honours_key
         and effect.attempt_id == held.attempt_id
+        # Nothing was sent by this attempt yet, so there is nothing to send again.
+        and not effect.is_lost
         and remembers(terms, effect.created_at, now)
     )
 

@@ -55,6 +55,7 @@ class SettledBy(StrEnum):
     STATEMENT = "statement"
     COMPLETION = "completion"
     FAILURE = "failure"
+    RECOVERY = "recovery"
 
 
 # Whose word an absence may rest on: a request of before that was under way or not sent yet may still arrive.
@@ -77,7 +78,8 @@ class Effect:
         begun_at: The latest intent.
         deadline_at: When the call of the latest intent had to be over.
         terms: What the provider declared at the latest intent; None for the bare mark.
-        settled_by: Whose word settled it; while it is open, the doubted word that let it begin again.
+        settled_by: Whose word settled it; while it is open, the doubted word that let it begin again, or `recovery`
+            where it stands for an intent that may have been lost with a restored database.
         ordinal: How often it was reopened.
         lookups: How often the provider was asked without an answer that counts.
         asked_at: When the provider was last asked.
@@ -110,6 +112,11 @@ class Effect:
     def is_open(self) -> bool:
         """Nobody can say yet whether the world acted."""
         return self.state in OPEN
+
+    @property
+    def is_lost(self) -> bool:
+        """It stands for an intent that a restored database may have lost: this attempt has sent nothing under it."""
+        return self.is_open and self.settled_by is SettledBy.RECOVERY
 
 
 @dataclass(frozen=True, slots=True)

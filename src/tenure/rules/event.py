@@ -44,6 +44,8 @@ class EventName(StrEnum):
     EFFECT_SETTLED = "effect_settled"
     EVIDENCE_RECEIVED = "evidence_received"
     READMITTED = "readmitted"
+    SUSPECTED = "suspected"
+    SUSPICION_CLEARED = "suspicion_cleared"
 
 
 _NONE: frozenset[Status] = frozenset()
@@ -75,6 +77,8 @@ STATUS_AFTER: Mapping[EventName, frozenset[Status]] = {
     EventName.EFFECT_SETTLED: _NONE,
     EventName.EVIDENCE_RECEIVED: _NONE,
     EventName.READMITTED: _NONE,
+    EventName.SUSPECTED: _NONE,
+    EventName.SUSPICION_CLEARED: _NONE,
 }
 
 # What a caller may append by hand: names that say something without implying any status.

@@ -21,6 +21,7 @@ from tenure.rules.effect import MARK, Effect, Intent, StoredEvidence, open_effec
 from tenure.rules.event import STATUS_AFTER, Event, EventName
 from tenure.rules.lease import Lease
 from tenure.rules.status import LIVE, Phase, Status, may_move
+from tenure.rules.suspicion import FINAL, Suspicion
 
 if TYPE_CHECKING:
     from tenure.rules.approval import Approval
@@ -65,6 +66,7 @@ class Job:
         parked: Why a queued job is not offered to workers, None when it is.
         effects: Every effect and the bare mark, oldest intent first.
         authority: The tenant's authority as of the same lock.
+        suspicion: The mark of a recovery. A claim does not read it, as it reads no escalation; a begin does.
     """
 
     id: UUID
@@ -108,6 +110,12 @@ class Job:
     claimed_at: datetime | None = None
     effects: tuple[Effect, ...] = ()
     authority: Authority = field(default=Authority())
+    suspicion: Suspicion | None = None
+
+    @property
+    def suspect(self) -> bool:
+        """It comes from a restored database: what it did after the copy was made is not known here."""
+        return self.suspicion is not None and self.status not in FINAL
 
     @property
     def mark(self) -> Effect | None:

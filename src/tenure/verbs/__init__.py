@@ -37,6 +37,13 @@ from tenure.verbs.reconciling import (
     resume_sweep,
     sweep_reconciliation_candidates,
 )
+from tenure.verbs.recovering import (
+    clear_suspicion,
+    count_suspects,
+    list_effects_needing_evidence,
+    list_suspects,
+    reconcile_suspects,
+)
 from tenure.verbs.stats import stats
 
 __all__ = [
@@ -46,7 +53,9 @@ __all__ = [
     "cancel_job",
     "claim_job",
     "claim_jobs",
+    "clear_suspicion",
     "complete_job",
+    "count_suspects",
     "create_job",
     "create_jobs",
     "drain_queue",
@@ -60,16 +69,19 @@ __all__ = [
     "heartbeat",
     "list_approvals",
     "list_effects",
+    "list_effects_needing_evidence",
     "list_job_events",
     "list_jobs",
     "list_queue_changes",
     "list_queues",
+    "list_suspects",
     "mark_halt_unsafe",
     "mark_indeterminate",
     "mark_provider_dispatched",
     "mark_timed_out",
     "pause_queue",
     "reconcile_dispatched",
+    "reconcile_suspects",
     "release_job",
     "resume_queue",
     "resume_sweep",

@@ -12,6 +12,7 @@ from tenure.procedures import effect as effects
 from tenure.procedures import inspect as reading
 from tenure.rules.creation import check_id
 from tenure.rules.digest import request_digest
+from tenure.rules.dispatch import Begun, unasked
 from tenure.rules.effect import Effect
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease, check_lease
@@ -44,7 +45,9 @@ def begin_effect(
     Returns:
         The effect: `pending` means make the call, `succeeded` means an earlier attempt's receipt is in it.
     Raises:
-        Uncertain: It is open. EffectRejected: The provider refused it. Conflict: The name has another request.
+        Uncertain: It is open; or the job is suspect, and the intent was written as unknown, because this verb cannot
+            ask the provider: send nothing, end the attempt as indeterminate, and let a sweep with a lookup ask.
+        EffectRejected: The provider refused it. Conflict: The name has another request.
         IdentityRefused, ApprovalRefused: The envelopes do not allow a dispatch.
     """
     if not isinstance(deadline, timedelta):
@@ -60,12 +63,11 @@ def begin_effect(
 
 
 @procedure
-def _begun(begin: Procedure[Any]) -> Script[Effect | AfterCommit]:
+def _begun(begin: Procedure[Begun]) -> Script[Effect | AfterCommit]:
     begun = yield from begin
     if isinstance(begun, AfterCommit):
         return begun
-    effect: Effect = begun.effect
-    return effect
+    return AfterCommit(unasked(begun.effect)) if begun.ask else begun.effect
 
 
 def finish_effect(scope: Scope, lease: Lease, *, name: str, outcome: Outcome) -> Procedure[Job]:

@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from tenure.errors import TenureError
-from tenure.faces.cli import approvals, demo, jobs, journal, lab, queue_changes, queues, stats, storage, work
+from tenure.faces.cli import approvals, demo, jobs, journal, lab, queue_changes, queues, stats, storage, suspects, work
 from tenure.faces.cli.show import write_json
 
 
@@ -71,6 +71,7 @@ for command in (
     queues.app.command(command.__name__)(command)
 app.add_typer(queues.app, name="queues")
 app.add_typer(approvals.app, name="approvals")
+app.add_typer(suspects.app, name="suspects")
 app.add_typer(journal.app, name="journal")
 
 

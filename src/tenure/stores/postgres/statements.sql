@@ -362,8 +362,12 @@ SELECT evidence_id, tenant, job_id, operation_key, attempt_id, kind, receipt::te
 FROM tenure.evidence WHERE job_id = ANY(%(job_id)b::uuid[]) ORDER BY at, evidence_id;
 
 -- name: escalation_read(job_id) each
--- locks nothing: an escalation is written only under its job's place
-SELECT job_id, escalated_at, reason FROM tenure.escalation WHERE job_id = ANY(%(job_id)b::uuid[]);
+-- locks nothing: an escalation is written only under its job's place, and so is a suspicion while workers run
+SELECT job_id, escalated_at, reason, NULL::bigint, NULL::bigint, NULL::bigint FROM tenure.escalation
+WHERE job_id = ANY(%(job_id)b::uuid[])
+UNION ALL
+SELECT job_id, NULL, NULL, marked_at, since, generation FROM tenure.suspect
+WHERE job_id = ANY(%(job_id)b::uuid[]);
 
 -- name: escalation_save(job_id, tenant, escalated_at, reason) each
 -- writes escalation

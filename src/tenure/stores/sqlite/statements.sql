@@ -239,8 +239,10 @@ SELECT evidence_id, tenant, job_id, operation_key, attempt_id, kind, receipt, re
 FROM tenure_evidence WHERE job_id = :job_id ORDER BY at, evidence_id;
 
 -- name: escalation_read(job_id) each
--- locks nothing: an escalation is written only under its job's place
-SELECT job_id, escalated_at, reason FROM tenure_escalation WHERE job_id = :job_id;
+-- locks nothing: an escalation is written only under its job's place, and so is a suspicion while workers run
+SELECT job_id, escalated_at, reason, NULL, NULL, NULL FROM tenure_escalation WHERE job_id = :job_id
+UNION ALL
+SELECT job_id, NULL, NULL, marked_at, since, generation FROM tenure_suspect WHERE job_id = :job_id;
 
 -- name: escalation_save(job_id, tenant, escalated_at, reason) each
 -- writes escalation

@@ -1,0 +1,110 @@
+"""Verbs about the work of a restored copy: what is suspect, what needs evidence, asking, and a person's clearing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from tenure.connectors.provider import LOOKUP_TIMEOUT, Provider, ask_bounded, lookup_bounded, terms
+from tenure.errors import Invalid
+from tenure.flows import recover as flows
+from tenure.flows.recover import Reconciled
+from tenure.flows.sweep import Lookup
+from tenure.procedures import recover
+from tenure.procedures.recover import Suspect
+from tenure.rules.creation import check_id
+from tenure.rules.effect import Effect, check_name
+from tenure.rules.job import Job
+from tenure.rules.outcome import Evidence, NoAnswer
+from tenure.rules.recover import NeedsEvidence, Operation
+from tenure.rules.scope import Scope
+from tenure.yields import Flow, Procedure
+
+PAGE = 100
+
+
+def list_suspects(
+    scope: Scope, *, tenant: str | None = None, limit: int = PAGE, after: UUID | None = None
+) -> Procedure[list[Suspect]]:
+    """
+    Give the jobs of a restored copy that may still run, oldest first, with who marked them and why.
+
+    Args:
+        limit: At most 1,000.
+        after: The id of the last job of the page before.
+    """
+    return recover.list_suspects(scope.narrow(tenant), limit, after)
+
+
+def count_suspects(scope: Scope, *, tenant: str | None = None) -> Procedure[dict[str, dict[str, int]]]:
+    """Count suspect jobs that may still run, by tenant and status."""
+    return recover.count_suspects(scope.narrow(tenant))
+
+
+def list_effects_needing_evidence(
+    scope: Scope, *, tenant: str | None = None, limit: int = PAGE, after: UUID | None = None
+) -> Procedure[list[NeedsEvidence]]:
+    """
+    Give what nobody knows the outcome of: open effects, and providers that suspect jobs may have called.
+
+    Args:
+        limit: Of jobs, at most 1,000; a job may have several.
+        after: The id of the last job of the page before.
+    """
+    return recover.list_needs(scope.narrow(tenant), limit, after)
+
+
+def clear_suspicion(scope: Scope, job_id: UUID, *, reason: str, actor: str | None = None) -> Procedure[Job]:
+    """
+    Take a person's word that nothing of this job is lost: from now on its effects are sent without asking first.
+
+    Raises:
+        IllegalMove: It is not suspect.
+    """
+    return recover.clear_suspicion(check_id("job_id", job_id), reason, scope.who(actor), tenant=scope.tenant)
+
+
+def reconcile_suspects(
+    scope: Scope,
+    *,
+    providers: Sequence[Provider] = (),
+    lookup: Lookup | None = None,
+    operations: Mapping[str, Mapping[str, Provider]] | None = None,
+    tenant: str | None = None,
+    limit: int = PAGE,
+    after: UUID | None = None,
+    lookup_timeout: timedelta = LOOKUP_TIMEOUT,
+) -> Flow[Reconciled]:
+    """
+    Ask providers about one page of suspect jobs, and write down what they know; it never sends.
+
+    Args:
+        providers: Asked by the name stored with an effect.
+        lookup: Asked as `lookup(operation_key, job)` about bare marks, which name no provider.
+        operations: Which effects the jobs of a kind have, by kind and effect's name, beside those that the database
+            knows of other jobs of the kind: `{"send_quote": {"send": mailer}}`.
+        limit: Of jobs, at most 1,000; small pages show progress.
+        after: `Reconciled.after` of the page before; None begins.
+        lookup_timeout: How long `lookup` may take; providers have their own timeout.
+    """
+    by_name = {provider.name: provider for provider in providers}
+    known: dict[str, list[Operation]] = {}
+    for kind, effects in (operations or {}).items():
+        for name, provider in effects.items():
+            known.setdefault(kind, []).append(Operation(check_name(name), terms(provider)))
+            by_name.setdefault(provider.name, provider)
+    if not isinstance(lookup_timeout, timedelta) or lookup_timeout <= timedelta(0):
+        raise Invalid("lookup_timeout is a timedelta above zero", code="BAD_DURATION")
+
+    async def ask(job: Job, effect: Effect) -> Evidence:
+        if effect.provider is None:
+            if lookup is None:
+                return NoAnswer("a bare mark names no provider, and no look-up was given")
+            return await ask_bounded(lookup, (effect.operation_key, job), lookup_timeout)
+        found = by_name.get(effect.provider)
+        if found is None:
+            return NoAnswer(f"provider {effect.provider!r} was not given")
+        return await lookup_bounded(found, effect.operation_key, found.timeout)
+
+    return flows.reconcile_suspects(ask, operations=known, tenant=scope.narrow(tenant), limit=limit, after=after)
