@@ -25,7 +25,8 @@ class Joined:
         engine.anchor.check()
         if not isinstance(connection, sqlite3.Connection):
             raise Invalid(
-                f"a SQLite store joins connections of the sqlite3 module, not {type(connection).__name__}",
+                "a SQLite store joins connections of the sqlite3 module, or what holds one (aiosqlite where it is "
+                f"awaited, SQLAlchemy, Django), not {type(connection).__name__}",
                 code="CANNOT_JOIN",
             )
         self.connection = connection
