@@ -42,7 +42,11 @@ class Joined:
         engine.writer.check_schema(connection)
 
     def _check_open(self) -> None:
-        if not self.connection.in_transaction:
+        try:
+            inside = self.connection.in_transaction
+        except sqlite3.ProgrammingError:
+            raise Invalid("the connection to join is closed", code="CANNOT_JOIN") from None
+        if not inside:
             raise Invalid(_reason(self.connection), code="AUTOCOMMIT")
 
     def run(self, procedure: Procedure[T]) -> T:
