@@ -38,7 +38,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "later": {"scheduled_at": START + timedelta(days=1)},
     "earlier": {"scheduled_at": START - timedelta(days=1)},
     "fair": {"queue": "shared"},
-    "of an old tenant": {"tenant": "zeta", "organization": "zeta", "execution": None},
 }
 
 

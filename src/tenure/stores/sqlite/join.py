@@ -54,7 +54,7 @@ class Joined:
         with asked(procedure):
             self._engine.check_process()
             self._check_open()
-        value = run_inside(self.connection, procedure, self._engine.answers, self._engine.clock)
+            value = run_inside(self.connection, procedure, self._engine.answers, self._engine.clock, deferred=True)
         return cast("T", value)
 
     def execute(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> sqlite3.Cursor:
