@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,30 @@ def test_what_holds_no_transaction_is_refused(app: Tenure, engine: sqlalchemy.En
     with engine.begin() as connection:
         assert refusal(app, connection.connection) == "CANNOT_JOIN"
         assert enqueue(app, connection).created
+    assert keys(app) == ["k"]
+
+
+def test_blocking_objects_need_no_greenlet(app: Tenure) -> None:
+    """SQLAlchemy's awaited half cannot even be imported without it, and many have only the blocking half."""
+    program = f"""
+import sys
+sys.modules["greenlet"] = None
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+from tenure import Tenure
+app = Tenure({app.url!r}, organization="studio", project="sales", actor="user:1")
+@app.job("send_quote")
+async def send(ctx, payload: dict): ...
+engine = create_engine({app.url!r})
+with Session(engine) as session:
+    app.join(session).enqueue("send_quote", {{}}, key="k")
+    session.commit()
+engine.dispose()
+app.close()
+print([name for name in sys.modules if name.startswith("sqlalchemy.ext.asyncio.")])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
     assert keys(app) == ["k"]
 
 

@@ -97,7 +97,8 @@ class Store(Protocol):
         Run procedures in the caller's open transaction: never begins, commits, rolls back, retries or changes settings.
 
         The object given back may also be used without `with`. A procedure that fails leaves the caller's transaction
-        usable. Raises Invalid (AUTOCOMMIT) where no transaction is open or the connection commits each statement.
+        usable. What holds a driver's connection, SQLAlchemy's and Django's objects, is taken as well. Raises Invalid
+        (AUTOCOMMIT) where no transaction is open or the connection commits each statement.
         """
         ...
 

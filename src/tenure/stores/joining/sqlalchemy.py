@@ -17,12 +17,12 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from sqlalchemy import Connection, exc
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from tenure.errors import Invalid
 from tenure.stores.joining import AsyncFinder, Finder
 
+_AWAITED = frozenset({"AsyncConnection", "AsyncSession", "async_scoped_session"})
 _DRIVERS = {
     "postgresql": {"psycopg": "postgresql+psycopg", "asyncpg": "postgresql+asyncpg"},
     "sqlite": {"pysqlite": "sqlite+pysqlite", "aiosqlite": "sqlite+aiosqlite"},
@@ -39,7 +39,7 @@ def finder(given: object, dialect: str) -> Finder:
         except exc.SQLAlchemyError as error:
             _refuse(error)
 
-    if isinstance(given, AsyncConnection | AsyncSession | async_scoped_session):
+    if _awaited(given):
         raise Invalid(
             f"an {type(given).__name__} is awaited and this store blocks; join it on the awaiting store, as in "
             "`await app.join(session).enqueue(...)`, or inside an async def handler",
@@ -55,7 +55,7 @@ def async_finder(given: object, dialect: str) -> AsyncFinder:
 
     async def find() -> Any:
         try:
-            connection = given if isinstance(given, AsyncConnection) else await given.connection()  # type: ignore[attr-defined]
+            connection: Any = given if awaited == "AsyncConnection" else await given.connection()  # type: ignore[attr-defined]
             return await connection.run_sync(_begun, dialect)
         except exc.SQLAlchemyError as error:
             _refuse(error)
@@ -66,9 +66,18 @@ def async_finder(given: object, dialect: str) -> AsyncFinder:
             "write a plain def handler",
             code="CANNOT_JOIN",
         )
-    if not isinstance(given, AsyncConnection | AsyncSession | async_scoped_session):
+    awaited = _awaited(given)
+    if awaited is None:
         raise _not_a_transaction(given)
     return find
+
+
+def _awaited(given: object) -> str | None:
+    """Name the awaited kind that an object is of: by its modules, for theirs cannot be imported without greenlet."""
+    for kind in type(given).__mro__:
+        if kind.__module__.startswith("sqlalchemy.ext.asyncio") and kind.__name__ in _AWAITED:
+            return kind.__name__
+    return None
 
 
 def _not_a_transaction(given: object) -> Invalid:
