@@ -302,16 +302,17 @@ class _Shared:
     def _publish_deadline(self) -> timedelta:
         return self._attempt.lease.duration / PUBLISH_SHARE
 
-    def _lateness(self) -> Callable[[], None]:
+    def _lateness(self, store: Store | AsyncStore) -> Callable[[], None]:
         """Give what refuses the end of a publish that is late; a transaction of the caller's has no other limit."""
-        limit = self._publish_deadline().total_seconds()
+        share = self._publish_deadline()
+        limit = min(share, store.block_max or share).total_seconds()
         ends = time.monotonic() + limit
 
         def check() -> None:
             if time.monotonic() >= ends:
                 raise Unavailable(
-                    f"this publish lasted longer than its deadline of {limit:g} seconds, a third of the lease, so "
-                    "nothing of it may be committed; let this error leave your transaction too, and do less in it",
+                    f"this publish lasted longer than its deadline of {limit:g} seconds, so nothing of it may be "
+                    "committed; let this error leave your transaction too, and do less in it",
                     code="TRANSACTION_TIMEOUT",
                 )
 
@@ -436,7 +437,7 @@ class AsyncContext(_Shared, AwaitingContext):
         own: AbstractAsyncContextManager[AsyncTransaction] = (
             store.transaction(deadline=self._publish_deadline()) if connection is None else store.join(connection)
         )
-        late = self._lateness()
+        late = self._lateness(store)
         try:
             async with own as tx:
                 await tx.run(open_publish(attempt.lease))
@@ -494,7 +495,7 @@ class Context(_Shared, BlockingContext):
         own: AbstractContextManager[Transaction] = (
             store.transaction(deadline=self._publish_deadline()) if connection is None else store.join(connection)
         )
-        late = self._lateness()
+        late = self._lateness(store)
         try:
             with own as tx:
                 tx.run(open_publish(attempt.lease))

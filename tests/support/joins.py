@@ -27,6 +27,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
+# Seconds that a SQLite connection waits for its turn: a busy machine is not what is tested.
+BUSY = 30
 WRITE = "INSERT INTO own (value) VALUES (%s)"
 
 
@@ -160,7 +162,7 @@ class Sqlite3(Way):
 
     @contextmanager
     def untouched(self) -> Iterator[Any]:
-        connection = sqlite3.connect(self.path)
+        connection = sqlite3.connect(self.path, timeout=BUSY)
         try:
             yield connection
         finally:
@@ -174,7 +176,7 @@ class Sqlite3(Way):
 
     @contextmanager
     def autocommit(self) -> Iterator[Any]:
-        connection = sqlite3.connect(self.path, isolation_level=None)
+        connection = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY)
         try:
             yield connection
         finally:
@@ -202,7 +204,7 @@ class Aiosqlite(Way):
 
     @asynccontextmanager
     async def untouched(self) -> AsyncIterator[Any]:
-        async with aiosqlite.connect(self.path) as connection:
+        async with aiosqlite.connect(self.path, timeout=BUSY) as connection:
             yield connection
 
     @asynccontextmanager
@@ -218,7 +220,7 @@ class Aiosqlite(Way):
 
     @asynccontextmanager
     async def autocommit(self) -> AsyncIterator[Any]:
-        async with aiosqlite.connect(self.path, isolation_level=None) as connection:
+        async with aiosqlite.connect(self.path, isolation_level=None, timeout=BUSY) as connection:
             yield connection
 
     @asynccontextmanager
@@ -245,9 +247,14 @@ class _Alchemy(Way):
     def engine_url(self) -> str:
         return self.driver + ":" + self.url.partition(":")[2]
 
+    def connect_args(self) -> dict[str, Any]:
+        return {"timeout": BUSY} if self.dialect == "sqlite" else {}
+
     @contextmanager
     def engine(self, **options: Any) -> Iterator[Any]:
-        engine = sqlalchemy.create_engine(self.engine_url(), poolclass=NullPool, **options)
+        engine = sqlalchemy.create_engine(
+            self.engine_url(), poolclass=NullPool, connect_args=self.connect_args(), **options
+        )
         try:
             yield engine
         finally:
@@ -312,7 +319,7 @@ class _AlchemyAsync(_Alchemy):
 
     @asynccontextmanager
     async def aengine(self, **options: Any) -> AsyncIterator[Any]:
-        engine = create_async_engine(self.engine_url(), poolclass=NullPool, **options)
+        engine = create_async_engine(self.engine_url(), poolclass=NullPool, connect_args=self.connect_args(), **options)
         try:
             yield engine
         finally:
@@ -389,6 +396,7 @@ def django_connection(url: str, alias: str) -> Any:
         django.setup()
     if url.startswith("sqlite"):
         found: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": url.removeprefix("sqlite:///")}
+        found["OPTIONS"] = {"timeout": BUSY}
     else:
         info = psycopg.conninfo.conninfo_to_dict(url)
         found = {

@@ -65,10 +65,12 @@ class Store(Protocol):
     Attributes:
         dialect: `sqlite` or `postgresql`.
         url: Where it is, without any password.
+        block_max: How long a transaction of a caller may keep all others waiting; None where it does not.
     """
 
     dialect: str
     url: str
+    block_max: timedelta | None
 
     def run(self, procedure: Procedure[T]) -> T:
         """
@@ -152,10 +154,12 @@ class AsyncStore(Protocol):
     Attributes:
         dialect: `sqlite` or `postgresql`.
         url: Where it is, without any password.
+        block_max: How long a transaction of a caller may keep all others waiting; None where it does not.
     """
 
     dialect: str
     url: str
+    block_max: timedelta | None
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `Store.run`."""

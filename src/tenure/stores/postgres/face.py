@@ -60,6 +60,7 @@ class Face(ABC):
     """
 
     dialect = "postgresql"
+    block_max: timedelta | None = None
 
     def __init__(
         self,

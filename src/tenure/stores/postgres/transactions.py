@@ -368,8 +368,8 @@ class AsyncJoined(_Opened[psycopg.AsyncConnection[Any]]):
 def _wrong_kind(connection: object, wanted: str) -> Invalid:
     kind = type(connection)
     return Invalid(
-        f"this store joins a {wanted}, not {kind.__module__}.{kind.__qualname__}; a blocking store takes blocking "
-        "connections, an awaiting store awaited ones, and psycopg2 is not psycopg 3",
+        f"this store joins a {wanted}, not {kind.__module__}.{kind.__qualname__}; open one with psycopg 3 "
+        "(psycopg2 is another driver), blocking where the store blocks and awaited where it is awaited",
         code="CANNOT_JOIN",
     )
 

@@ -44,6 +44,7 @@ class _Face:
     """What both stores share."""
 
     dialect = "sqlite"
+    block_max: timedelta | None = _DEADLINE_MAX
 
     def __init__(
         self,
