@@ -8,7 +8,6 @@ store when it is first needed.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +21,7 @@ from tenure.connectors.provider import Provider, check_provider
 from tenure.connectors.wire import json_value
 from tenure.errors import Invalid, echo
 from tenure.kinds import HANDLER_TIMEOUT, Handler, Kind, Registry, declare
-from tenure.procedures.enqueue import Created, create, create_one
+from tenure.procedures.enqueue import Created, create, create_at_once
 from tenure.rules.approval import action_digest
 from tenure.rules.control import ControlRequest
 from tenure.rules.creation import NewJob, check_text, new_job
@@ -32,7 +31,8 @@ from tenure.rules.outcome import Evidence, Outcome, Terms
 from tenure.service import AsyncDurableJobService, DurableJobService
 from tenure.stores import open_async_store, open_store, redacted, refuse_ledger
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Clock, Store, Transaction
-from tenure.yields import new_id
+from tenure.stores.joining import awaits
+from tenure.yields import Procedure, new_id
 
 if TYPE_CHECKING:
     from tenure.loops.worker import Worker
@@ -158,6 +158,8 @@ class Tenure:
         self._astores: dict[asyncio.AbstractEventLoop, AsyncStore] = {}
         self._lock = threading.Lock()
         self._last_acting: ExecutionInput | None = None
+        # Tenants' epochs as they were last seen; a guess, which the database looks at.
+        self._epochs: dict[str, int] = {}
         with _apps_lock:
             _apps.add(self)
 
@@ -442,13 +444,25 @@ class Tenure:
         Enqueue in your own open transaction: it never begins, commits, rolls back, retries or changes settings.
 
         Args:
-            connection: sqlite3 or psycopg; with an async connection the verbs of what is given back are awaited.
+            connection: Of sqlite3, psycopg, aiosqlite or asyncpg; SQLAlchemy's Connection, Session and their awaiting
+                twins; Django's connection. Where it is awaited, so are the verbs of what is given back.
         Raises:
-            Invalid: AUTOCOMMIT, where no transaction is open.
+            Invalid: AUTOCOMMIT, where no transaction is open; CANNOT_JOIN, where it leads to another database.
         """
-        if inspect.iscoroutinefunction(getattr(connection, "execute", None)):
+        if awaits(connection):
             return AsyncJoined(self, connection)
         return Joined(self, self.store.join(connection))  # type: ignore[arg-type]  # usable without `with`, see join
+
+    def at_once(self, job: NewJob) -> Procedure[Created]:
+        """Create a job in the caller's transaction, in one round trip where nothing is in the way; for `Joined`."""
+        return create_at_once(job, epoch=self._epochs.get(job.tenant, 1))
+
+    def noted(self, made: Created) -> Created:
+        """Remember the epoch of a job's tenant for the next one; for `Joined`."""
+        job = made.job
+        if self._epochs.get(job.tenant, 1) != job.authority.epoch:
+            self._epochs[job.tenant] = job.authority.epoch
+        return made
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -473,7 +487,8 @@ class Joined:
 
     def enqueue(self, handler: Handler | str, payload: Any, *, key: str, **fields: Any) -> Created:
         """See `Tenure.enqueue`; the job exists when your transaction commits."""
-        return self.tx.run(create_one(self._app.prepare(handler, payload, key=key, **fields)))
+        job = self._app.prepare(handler, payload, key=key, **fields)
+        return self._app.noted(self.tx.run(self._app.at_once(job)))
 
     def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Created]:
         """See `Tenure.enqueue_many`."""
@@ -494,7 +509,8 @@ class AsyncJoined:
 
     async def enqueue(self, handler: Handler | str, payload: Any, *, key: str, **fields: Any) -> Created:
         """See `Joined.enqueue`."""
-        return await (await self._tx()).run(create_one(self._app.prepare(handler, payload, key=key, **fields)))
+        job = self._app.prepare(handler, payload, key=key, **fields)
+        return self._app.noted(await (await self._tx()).run(self._app.at_once(job)))
 
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Created]:
         """See `Joined.enqueue_many`."""

@@ -14,7 +14,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
@@ -33,6 +33,7 @@ from tenure.errors import (
 )
 from tenure.flows.drive import run_flow, run_flow_async
 from tenure.flows.effect import Performed, perform
+from tenure.guard import guard, refuse_inside
 from tenure.kinds import AwaitingContext, BlockingContext, Kind
 from tenure.procedures.claim import Claim
 from tenure.procedures.claim_batch import Claimed
@@ -46,7 +47,6 @@ from tenure.rules.job import Job
 from tenure.rules.lease import Lease, trusted_until
 from tenure.rules.outcome import Accepted, Declined, Evidence, FailedBeforeDispatch, NoAnswer, Outcome, Terms, Unknown
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Store, Transaction
-from tenure.stores.runner import guard, refuse_inside
 from tenure.yields import Procedure, new_id
 
 T = TypeVar("T")
@@ -353,6 +353,22 @@ class _Shared:
     def _publish_deadline(self) -> timedelta:
         return self._attempt.lease.duration / PUBLISH_SHARE
 
+    def _lateness(self, store: Store | AsyncStore) -> Callable[[], None]:
+        """Give what refuses the end of a publish that is late; a transaction of the caller's has no other limit."""
+        share = self._publish_deadline()
+        limit = min(share, store.block_max or share).total_seconds()
+        ends = time.monotonic() + limit
+
+        def check() -> None:
+            if time.monotonic() >= ends:
+                raise Unavailable(
+                    f"this publish lasted longer than its deadline of {limit:g} seconds, so nothing of it may be "
+                    "committed; let this error leave your transaction too, and do less in it",
+                    code="TRANSACTION_TIMEOUT",
+                )
+
+        return check
+
     def _receipt(self, name: str, performed: Performed) -> Any:
         if performed.effect.state is not EffectState.SUCCEEDED:
             # What stopped the call stops the handler; an error about the call would only hide it.
@@ -471,24 +487,37 @@ class AsyncContext(_Shared, AwaitingContext):
         return self._receipt(name, performed)
 
     @asynccontextmanager
-    async def publish(self) -> AsyncIterator[AsyncTransaction]:
+    async def publish(self, connection: Any = None) -> AsyncIterator[AsyncTransaction]:
         """
         Write to your own tables under the fence: checked before and after, one commit.
 
         Inside the block everything goes through its `tx`; effects, other publishes and other verbs of this store are
-        refused. It has to be over within a third of the lease.
+        refused, and so are the HTTP and SMTP providers. It has to be over within a third of the lease.
+
+        Args:
+            connection: Your own, with a transaction open, as `app.join` takes it; the fence is checked in that
+                transaction at both ends of the block, and the commit that follows is yours. Without it the store opens
+                a transaction and commits.
+        Raises:
+            Stop: The lease or the permission is gone; nothing of the block may be committed.
+            Unavailable: TRANSACTION_TIMEOUT, the block lasted too long; let it leave your transaction too.
         """
         refuse_inside(self._runtime.store)
         attempt, store = self._attempt, self._runtime.store
         attempt.check()
         publish_id, written = new_id(), False
+        own: AbstractAsyncContextManager[AsyncTransaction] = (
+            store.transaction(deadline=self._publish_deadline()) if connection is None else store.join(connection)
+        )
+        late = self._lateness(store)
         try:
-            async with store.transaction(deadline=self._publish_deadline()) as tx:
+            async with own as tx:
                 await tx.run(open_publish(attempt.lease))
-                with guard(store):
+                with guard(store, connection=tx.connection):
                     yield tx
+                late()
                 await tx.run(close_publish(attempt.lease, publish_id))
-                written = True
+                written = connection is None
         except (LeaseLost, CancelRequested) as stopped:
             raise self._stopped(stopped) from None
         except (Unavailable, Uncertain):
@@ -553,19 +582,24 @@ class Context(_Shared, BlockingContext):
         return self._receipt(name, performed)
 
     @contextmanager
-    def publish(self) -> Iterator[Transaction]:
+    def publish(self, connection: Any = None) -> Iterator[Transaction]:
         """See `AsyncContext.publish`."""
         refuse_inside(self._runtime.blocking)
         attempt, store = self._attempt, self._runtime.blocking
         attempt.check()
         publish_id, written = new_id(), False
+        own: AbstractContextManager[Transaction] = (
+            store.transaction(deadline=self._publish_deadline()) if connection is None else store.join(connection)
+        )
+        late = self._lateness(store)
         try:
-            with store.transaction(deadline=self._publish_deadline()) as tx:
+            with own as tx:
                 tx.run(open_publish(attempt.lease))
-                with guard(store):
+                with guard(store, connection=tx.connection):
                     yield tx
+                late()
                 tx.run(close_publish(attempt.lease, publish_id))
-                written = True
+                written = connection is None
         except (LeaseLost, CancelRequested) as stopped:
             raise self._stopped(stopped) from None
         except (Unavailable, Uncertain):

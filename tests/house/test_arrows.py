@@ -16,6 +16,8 @@ from tests.support.tree import ROOT
 FORBIDDEN = [
     ("rules/status.py", "import tenure.procedures", "Faces over app"),
     ("rules/status.py", "from tenure.yields import Statement", "Rules know errors"),
+    ("rules/status.py", "from tenure.guard import guard", "Rules know errors"),
+    ("guard.py", "import tenure.yields", "Faces over app"),
     ("procedures/__init__.py", "from tenure.stores import contract", "Faces over app"),
     ("flows/__init__.py", "import tenure.connectors", "Faces over app"),
     ("flows/__init__.py", "import tenure.testing", "nothing imports tenure.testing"),

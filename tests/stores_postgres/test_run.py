@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tenure.errors import Conflict, IllegalMove, Invalid, Refused, Unavailable
-from tenure.stores.runner import guard
+from tenure.guard import guard
 from tenure.yields import AfterCommit, Each, Script, Statement, procedure
 from tests.stores_postgres.conftest import Maker
 from tests.stores_postgres.toy import (

@@ -13,7 +13,7 @@ import pytest
 from tenure.errors import Conflict, Invalid, Unavailable
 from tenure.stores.migrate import Migration
 from tenure.stores.sqlite.store import SqliteStore
-from tenure.yields import AfterCommit
+from tenure.yields import AfterCommit, Each, Script, Statement, procedure
 from tests.stores_sqlite.toy import (
     MIGRATIONS,
     async_toy_store,
@@ -247,3 +247,29 @@ async def _joined(url: str, path: Path) -> list[str]:
 def test_joined_verbs_of_an_awaiting_store_are_awaited(store: SqliteStore, url: str, tmp_path: Path) -> None:
     assert asyncio.run(_joined(url, tmp_path / "toy.db")) == ["a", "c"]
     assert store.run(count()) == 2
+
+
+def test_a_deferred_transaction_gets_the_write_lock_before_anything_is_decided(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    caller, other = (sqlite3.connect(tmp_path / "toy.db", isolation_level=None, timeout=0) for _ in range(2))
+
+    @procedure
+    def look_and_put(key: str) -> Script[None]:
+        yield Statement("get", {"key": key})
+        # Somebody else would write between the reading and the writing.
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
+        yield Each("put", [(key, "toy", None)])
+
+    caller.execute("BEGIN")
+    store.join(caller).run(look_and_put("a"))
+    caller.execute("COMMIT")
+    # A procedure that only reads asks for no lock.
+    other.execute("BEGIN IMMEDIATE")
+    caller.execute("BEGIN")
+    assert store.join(caller).run(count_aside()) == 1
+    caller.execute("COMMIT")
+    other.execute("ROLLBACK")
+    caller.close()
+    other.close()

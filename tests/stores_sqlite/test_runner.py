@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 from tenure.errors import Conflict, IllegalMove
+from tenure.guard import guard, refuse_inside
 from tenure.stores.runner import (
     Requests,
     asked,
     drive,
     drive_async,
-    guard,
     pauses,
-    refuse_inside,
     settle,
 )
 from tenure.stores.sqlite.store import SqliteStore

@@ -29,6 +29,7 @@ from urllib.parse import quote, urlsplit
 from tenure.connectors.provider import IdempotencyKey, Provider, check_provider
 from tenure.connectors.wire import ANSWER_BYTES_MAX, json_answer, json_bytes
 from tenure.errors import Invalid
+from tenure.guard import refuse_call
 from tenure.rules.outcome import (
     Absent,
     Accepted,
@@ -227,6 +228,7 @@ class HttpProvider(Provider):
     async def _exchange(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
     ) -> _Answer | _Broken:
+        refuse_call(self.name)
         limit = self.timeout.total_seconds()
         trace = _Trace()
         answer: _Answer | None = None

@@ -36,6 +36,7 @@ from pydantic import BaseModel
 
 from tenure.connectors.provider import Provider, check_provider
 from tenure.errors import Invalid
+from tenure.guard import refuse_call
 from tenure.rules.outcome import FailedBeforeDispatch, Outcome, Rejected, Succeeded, Unknown
 from tenure.rules.payload import clean_text
 
@@ -140,6 +141,7 @@ class SmtpProvider(Provider):
 
     async def send(self, request: Any, operation_key: str) -> Outcome:
         """Hand over one mail; see the class for what comes back."""
+        refuse_call(self.name)
         try:
             mail = self._prepared(request, operation_key)
         except _UnsendableError as problem:

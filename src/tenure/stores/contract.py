@@ -65,10 +65,12 @@ class Store(Protocol):
     Attributes:
         dialect: `sqlite` or `postgresql`.
         url: Where it is, without any password.
+        block_max: How long a transaction of a caller may keep all others waiting; None where it does not.
     """
 
     dialect: str
     url: str
+    block_max: timedelta | None
 
     def run(self, procedure: Procedure[T]) -> T:
         """
@@ -97,7 +99,8 @@ class Store(Protocol):
         Run procedures in the caller's open transaction: never begins, commits, rolls back, retries or changes settings.
 
         The object given back may also be used without `with`. A procedure that fails leaves the caller's transaction
-        usable. Raises Invalid (AUTOCOMMIT) where no transaction is open or the connection commits each statement.
+        usable. What holds a driver's connection, SQLAlchemy's and Django's objects, is taken as well. Raises Invalid
+        (AUTOCOMMIT) where no transaction is open or the connection commits each statement.
         """
         ...
 
@@ -151,10 +154,12 @@ class AsyncStore(Protocol):
     Attributes:
         dialect: `sqlite` or `postgresql`.
         url: Where it is, without any password.
+        block_max: How long a transaction of a caller may keep all others waiting; None where it does not.
     """
 
     dialect: str
     url: str
+    block_max: timedelta | None
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `Store.run`."""

@@ -1,5 +1,5 @@
 """
-Drive a procedure against a database, blocking or awaiting, and refuse what must not run inside a publish block.
+Drive a procedure against a database, blocking or awaiting.
 
 A store hands in one function, `answer`: it gets requests and gives back their rows in the same order, in one round trip
 where the database can. Everything else about a procedure is decided here, once for all stores: a lone request is
@@ -13,11 +13,9 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from tenure.errors import IllegalMove, TenureError, Unavailable
+from tenure.errors import TenureError, Unavailable
 from tenure.yields import AfterCommit, Each, Last, Procedure, Rows, Statement
 
 T = TypeVar("T")
@@ -134,70 +132,6 @@ def _in_order(requests: Requests, rows: list[Rows]) -> list[Rows]:
         return rows
     sent = iter(rows)
     return [next(sent) if _is_sent(one) else [] for one in requests]
-
-
-# Refusing what would deadlock: inside a publish the write lock and the job's place are held by the publish itself.
-
-
-GuardCode: TypeAlias = Literal["INSIDE_PUBLISH", "INSIDE_TRANSACTION"]
-
-
-@dataclass(eq=False, slots=True)
-class _Guard:
-    store: Any
-    code: GuardCode
-    text: str
-    # Tasks started inside the block inherit the context variable and may outlive the block.
-    open: bool = True
-
-
-_guards: ContextVar[tuple[_Guard, ...]] = ContextVar("tenure_guards", default=())
-
-_PUBLISH_TEXT = "inside a publish block every verb of this store goes through the block's own tx; use tx.run"
-
-
-@contextmanager
-def guard(store: Any, *, code: GuardCode = "INSIDE_PUBLISH", text: str = _PUBLISH_TEXT) -> Iterator[None]:
-    """
-    Refuse `run` and `transaction` of this store in the block's thread or task, and in tasks that it starts.
-
-    Args:
-        store: The store whose verbs are refused. Another object on the same database counts as the same store: one
-            with the same dialect and URL, or with the same object as its `database`.
-        code: The code of the IllegalMove raised.
-        text: Its message.
-    """
-    mine = _Guard(store, code, text)
-    _guards.set((*_guards.get(), mine))
-    try:
-        yield
-    finally:
-        mine.open = False
-        # Not reset by token: a block may be left in another context than the one it was entered in.
-        _guards.set(tuple(one for one in _guards.get() if one.open))
-
-
-def refuse_inside(store: Any, *, only: GuardCode | None = None) -> None:
-    """
-    Raise IllegalMove where a guard for this store is open; called before any lock is asked for.
-
-    Args:
-        only: Look only at guards with this code.
-    """
-    for one in _guards.get():
-        if one.open and (only is None or one.code == only) and _same_database(one.store, store):
-            if one.code == "INSIDE_TRANSACTION":
-                raise IllegalMove(one.text, code="INSIDE_TRANSACTION")
-            raise IllegalMove(one.text, code="INSIDE_PUBLISH")
-
-
-def _same_database(one: Any, other: Any) -> bool:
-    if one is other or getattr(one, "database", one) is getattr(other, "database", other):
-        return True
-    # Every in-memory database is its own, whatever its URL says.
-    here = (getattr(one, "dialect", None), getattr(one, "url", None))
-    there = (getattr(other, "dialect", None), getattr(other, "url", None))
-    return here == there and here[1] is not None and ":memory:" not in str(here[1])
 
 
 def pauses(patience: float, *, first: float = 0.001, longest: float = 0.05) -> Iterator[float]:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from tenure.errors import Invalid, Unavailable, Uncertain
+from tenure.guard import refuse_inside, refuse_other
 from tenure.stores import migrate
 from tenure.stores.contract import Clock
 from tenure.stores.migrate import Migration
@@ -23,7 +24,6 @@ from tenure.stores.postgres.trouble import Failure, Kind, connect_failure, conne
 from tenure.stores.postgres.unit import BEGIN, BLOCK_PLANS, READ_PLANS, Unit, settings
 from tenure.stores.postgres.values import Catalogue, Query, plain
 from tenure.stores.postgres.wake import NOTIFY, Listener, Pace
-from tenure.stores.runner import refuse_inside
 from tenure.stores.statements import Named, load
 from tenure.yields import Procedure, Rows
 
@@ -60,6 +60,7 @@ class Face(ABC):
     """
 
     dialect = "postgresql"
+    block_max: timedelta | None = None
 
     def __init__(
         self,
@@ -220,6 +221,10 @@ class Face(ABC):
         if deadline <= timedelta(0):
             raise Invalid("the deadline of a transaction is a positive duration", code="BAD_DURATION")
         return OwnBlock(self._catalogue, self._clock, deadline.total_seconds())
+
+    def _check_join(self, connection: Any) -> None:
+        self._check_open()
+        refuse_other(self, connection)
 
     def _join_host(self, connection: Any) -> JoinHost:
         self._check_open()

@@ -21,10 +21,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tenure.errors import TenureError
+from tenure.guard import guard
 from tenure.stores.contract import Clock
+from tenure.stores.joining import async_finder, finder, library
+from tenure.stores.joining.through import AsyncThrough, Through
 from tenure.stores.postgres.connection import AwaitingConnection, BlockingConnection, play, play_async
 from tenure.stores.postgres.face import (
     IN_PROGRESS,
@@ -41,8 +44,11 @@ from tenure.stores.postgres.transactions import AsyncJoined, AsyncOpened, Joined
 from tenure.stores.postgres.trouble import Failure, Kind
 from tenure.stores.postgres.unit import COMMIT, GRACE
 from tenure.stores.postgres.wake import NOTIFY, Notifier
-from tenure.stores.runner import Requests, asked, drive, drive_async, guard, settle
+from tenure.stores.runner import Requests, asked, drive, drive_async, settle
 from tenure.yields import AfterCommit, Procedure, Rows
+
+if TYPE_CHECKING:
+    from tenure.stores.postgres.asyncpg import AsyncpgJoined
 
 T = TypeVar("T")
 
@@ -150,9 +156,13 @@ class PostgresStore(BlockingPools):
             fate: str | None = connection.ask([fate_query(own_id)])[0][0][0]
             return fate
 
-    def join(self, connection: Any) -> Joined:
-        """See `contract.Store.join`: a `psycopg.Connection`; a Django or SQLAlchemy one holds such a connection."""
-        return Joined(connection, self._join_host(connection))
+    def join(self, connection: Any) -> Joined | Through:
+        """See `contract.Store.join`: a `psycopg.Connection`, or what holds one: SQLAlchemy's objects, Django's."""
+        self._check_join(connection)
+        find = finder(connection, self.dialect)
+        if find is None:
+            return Joined(connection, self._join_host(connection))
+        return Through(connection, find, lambda found: Joined(found, self._join_host(found)))
 
     def migrate(self, *, test_clock: bool = False) -> list[str]:
         """See `contract.Store.migrate`."""
@@ -304,9 +314,20 @@ class AsyncPostgresStore(AwaitingPools):
             fate: str | None = (await connection.ask([fate_query(own_id)]))[0][0][0]
             return fate
 
-    def join(self, connection: Any) -> AsyncJoined:
-        """See `contract.AsyncStore.join`: a `psycopg.AsyncConnection`."""
-        return AsyncJoined(connection, self._join_host(connection))
+    def join(self, connection: Any) -> AsyncJoined | AsyncpgJoined | AsyncThrough:
+        """See `contract.AsyncStore.join`: of psycopg or asyncpg, or SQLAlchemy's awaited objects over either."""
+        self._check_join(connection)
+        find = async_finder(connection, self.dialect)
+        if find is None:
+            return self._join_driver(connection)
+        return AsyncThrough(connection, find, self._join_driver)
+
+    def _join_driver(self, connection: Any) -> AsyncJoined | AsyncpgJoined:
+        if library(connection) != "asyncpg":
+            return AsyncJoined(connection, self._join_host(connection))
+        from tenure.stores.postgres.asyncpg import AsyncpgJoined, own  # noqa: PLC0415 - the caller's driver, not ours
+
+        return AsyncpgJoined(connection, self._join_host(own(connection)))
 
     async def migrate(self, *, test_clock: bool = False) -> list[str]:
         """See `contract.Store.migrate`."""

@@ -34,7 +34,7 @@ _UNDO = (
     Query("undo", b"ROLLBACK TO SAVEPOINT tenure_step"),
     Query("undo", b"RELEASE SAVEPOINT tenure_step"),
 )
-_NOT_UNDONE = "the transaction around it could not be brought back to where it was; roll it back"
+NOT_UNDONE = "the transaction around it could not be brought back to where it was; roll it back"
 
 # The driver's words for "nothing is open here" and the rest.
 _IDLE = pq.TransactionStatus.IDLE
@@ -79,7 +79,7 @@ def run_inside(
         return drive(procedure, answer)
     except BaseException as error:
         if unit.opened and not connection.closed and not _undone(connection):
-            error.add_note(_NOT_UNDONE)
+            error.add_note(NOT_UNDONE)
         told = host.tell(error)
         if told is error:
             raise
@@ -107,7 +107,7 @@ async def run_inside_async(
         return await drive_async(procedure, answer)
     except BaseException as error:
         if unit.opened and not connection.closed and not await _undone_async(connection):
-            error.add_note(_NOT_UNDONE)
+            error.add_note(NOT_UNDONE)
         told = host.tell(error)
         if told is error:
             raise
@@ -269,10 +269,7 @@ def check_open(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any
         raise Invalid("the connection to join is closed", code="CANNOT_JOIN")
     status = connection.info.transaction_status
     if status == _FAILED:
-        raise Invalid(
-            "the caller's transaction has failed already and can only be rolled back; roll back and begin again",
-            code="TRANSACTION_FAILED",
-        )
+        raise transaction_failed()
     # Without autocommit the driver begins before the caller's first statement, whichever that is; ours may be it.
     if status == _IDLE and connection.autocommit:
         raise Invalid(
@@ -287,12 +284,22 @@ def check_open(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any
         )
 
 
+def transaction_failed() -> Invalid:
+    """Make the error for a transaction in which a statement of the caller's has failed."""
+    return Invalid(
+        "the caller's transaction has failed already and can only be rolled back; roll back and begin again",
+        code="TRANSACTION_FAILED",
+    )
+
+
 class Joined(_Opened[psycopg.Connection[Any]]):
     """The caller's transaction; see `contract.Transaction`. Works with and without `with`, and ends nothing."""
 
     def __init__(self, connection: Any, host: Host) -> None:
         if not isinstance(connection, psycopg.Connection):
-            raise _wrong_kind(connection, "psycopg.Connection")
+            raise _wrong_kind(
+                connection, "psycopg.Connection, a SQLAlchemy Connection or Session, or Django's connection"
+            )
         super().__init__(connection, host)
         _settled(connection)
 
@@ -327,7 +334,9 @@ class AsyncJoined(_Opened[psycopg.AsyncConnection[Any]]):
 
     def __init__(self, connection: Any, host: Host) -> None:
         if not isinstance(connection, psycopg.AsyncConnection):
-            raise _wrong_kind(connection, "psycopg.AsyncConnection")
+            raise _wrong_kind(
+                connection, "psycopg.AsyncConnection, an asyncpg connection, or an AsyncConnection or AsyncSession"
+            )
         super().__init__(connection, host)
         _settled(connection)
 
@@ -358,7 +367,11 @@ class AsyncJoined(_Opened[psycopg.AsyncConnection[Any]]):
 
 def _wrong_kind(connection: object, wanted: str) -> Invalid:
     kind = type(connection)
-    return Invalid(f"this store joins a {wanted}, not {kind.__module__}.{kind.__qualname__}", code="CANNOT_JOIN")
+    return Invalid(
+        f"this store joins a {wanted}, not {kind.__module__}.{kind.__qualname__}; open one with psycopg 3 "
+        "(psycopg2 is another driver), blocking where the store blocks and awaited where it is awaited",
+        code="CANNOT_JOIN",
+    )
 
 
 def _settled(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import random
 import time
+from collections.abc import Callable
 from typing import TypeAlias
 
 import psycopg
@@ -56,6 +57,8 @@ class Failure(Exception):
 
 # A prepared statement that is not there.
 FORGOTTEN = "26000"
+# Nothing but a rollback is listened to.
+FAILED = "25P02"
 # The name of the statement that takes on the store's role.
 ROLE = "role"
 # A plan prepared before a change of the schema; preparing anew on a fresh connection is the cure.
@@ -216,18 +219,42 @@ def _judge(error: psycopg.Error, statement: str, pgconn: pq.abc.PGconn) -> Failu
     if state == _STALE_PLAN and "cached plan" in str(error):
         pgconn.finish()
         return _as_failure(_LOST)
+    told = error.diag
+    about = told.constraint_name or told.column_name
+    return refused(state, statement, about=about, message=told.message_primary, make=type(error))
+
+
+def refused(
+    state: str, statement: str, *, about: str | None, message: str | None, make: Callable[[str], Exception]
+) -> Failure:
+    """
+    Judge what the server said, whichever driver heard it.
+
+    Args:
+        state: The SQLSTATE.
+        about: The constraint or column it names.
+        make: Makes an error of the driver's from a text of ours.
+    """
     meaning = _NO_ROLE if statement == ROLE and state == "22023" else _MEANINGS.get(state) or _MEANINGS.get(state[:2])
     if meaning is not None:
         return _as_failure(meaning, state)
-    if state == "23505" and error.diag.constraint_name in _KEY_INDEXES:
+    if state == "23505" and about in _KEY_INDEXES:
         return _as_failure(_KEY_BUSY, state)
     if state.startswith("23"):
         # The second statement of a rule that must have refused before: a mistake of ours, told by name only.
-        about = error.diag.constraint_name or error.diag.column_name
         text = f"constraint {about} refused statement {statement} (SQLSTATE {state})"
-        return Failure(Kind.FINAL, type(error)(text))
-    text = f"PostgreSQL refused statement {statement}: SQLSTATE {state}, {error.diag.message_primary}"
-    return Failure(Kind.FINAL, type(error)(text))
+        return Failure(Kind.FINAL, make(text))
+    return Failure(Kind.FINAL, make(f"PostgreSQL refused statement {statement}: SQLSTATE {state}, {message}"))
+
+
+def lost() -> Failure:
+    """Make the failure of a connection that broke."""
+    return _as_failure(_LOST)
+
+
+def kept_waiting() -> Failure:
+    """Make the failure of a call that took longer than its caller allows."""
+    return _as_failure(_BUSY)
 
 
 # libpq tells why a connection failed in words only. A server that answers in another language is "unreachable".

@@ -39,6 +39,7 @@ class Query(NamedTuple):
         params: Packed values for $1, $2, ..., or None where the text takes none.
         script: Several statements in one text; cannot be part of a round trip with others.
         spare: What follows a commit and may fail: its error is nobody's.
+        given, order: The values as they were given, and their names in the order of $1, $2, ... where they have names.
     """
 
     name: str
@@ -46,6 +47,12 @@ class Query(NamedTuple):
     params: Sequence[Any] | None = None
     script: bool = False
     spare: bool = False
+    given: Any = ()
+    order: Sequence[str] = ()
+
+    def values(self) -> list[Any]:
+        """Give the values as they were given, for a driver that packs them itself."""
+        return [self.given[name] for name in self.order] if self.order else list(self.given)
 
 
 class _Packed(bytes):
@@ -294,7 +301,7 @@ _PLACE = re.compile(
 class _Compiled:
     """A named statement with numbered parameters, each packed for the type that its cast names."""
 
-    __slots__ = ("named", "slots", "text")
+    __slots__ = ("named", "order", "slots", "text")
 
     def __init__(self, named: Named) -> None:
         self.named = named
@@ -317,6 +324,7 @@ class _Compiled:
         self.text = _PLACE.sub(number, named.sql).encode()
         untyped = _by_value
         self.slots = tuple(_Slot(param, casts.get(param, untyped)) for param in order)
+        self.order = tuple(order)
 
     def query(self, request: Statement | Each) -> Query:
         named = self.named
@@ -335,7 +343,7 @@ class _Compiled:
                 packed.append(slot.pack(values[slot.param]))
             except (ValueError, TypeError, AttributeError, KeyError, OverflowError, struct.error):
                 raise self._refuse(slot.param) from None
-        return Query(named.name, self.text, packed)
+        return Query(named.name, self.text, packed, given=values, order=self.order)
 
     def _refuse(self, param: str) -> Invalid:
         # The value itself is not repeated: it may be a payload.
@@ -372,7 +380,7 @@ class Catalogue:
 
 def plain(name: str, text: str, *values: Any) -> Query:
     """Make a query of the store's own, its values typed as they are."""
-    return Query(name, text.encode(), [_by_value(value) for value in values])
+    return Query(name, text.encode(), [_by_value(value) for value in values], given=values)
 
 
 def script(name: str, text: str) -> Query:

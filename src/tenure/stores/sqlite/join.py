@@ -25,7 +25,8 @@ class Joined:
         engine.anchor.check()
         if not isinstance(connection, sqlite3.Connection):
             raise Invalid(
-                f"a SQLite store joins connections of the sqlite3 module, not {type(connection).__name__}",
+                "a SQLite store joins connections of the sqlite3 module, or what holds one (aiosqlite where it is "
+                f"awaited, SQLAlchemy, Django), not {type(connection).__name__}",
                 code="CANNOT_JOIN",
             )
         self.connection = connection
@@ -41,7 +42,11 @@ class Joined:
         engine.writer.check_schema(connection)
 
     def _check_open(self) -> None:
-        if not self.connection.in_transaction:
+        try:
+            inside = self.connection.in_transaction
+        except sqlite3.ProgrammingError:
+            raise Invalid("the connection to join is closed", code="CANNOT_JOIN") from None
+        if not inside:
             raise Invalid(_reason(self.connection), code="AUTOCOMMIT")
 
     def run(self, procedure: Procedure[T]) -> T:
@@ -49,7 +54,7 @@ class Joined:
         with asked(procedure):
             self._engine.check_process()
             self._check_open()
-        value = run_inside(self.connection, procedure, self._engine.answers, self._engine.clock)
+            value = run_inside(self.connection, procedure, self._engine.answers, self._engine.clock, deferred=True)
         return cast("T", value)
 
     def execute(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> sqlite3.Cursor:

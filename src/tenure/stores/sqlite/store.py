@@ -12,11 +12,15 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tenure.errors import IllegalMove, Invalid
+from tenure.guard import guard, refuse_inside, refuse_other
 from tenure.stores import migrate
 from tenure.stores.contract import Clock
+from tenure.stores.joining import async_finder, finder, library
+from tenure.stores.joining.through import AsyncThrough, Through
 from tenure.stores.migrate import Migration
-from tenure.stores.runner import asked, guard, refuse_inside, settle
+from tenure.stores.runner import asked, settle
 from tenure.stores.sqlite import bell, schema
+from tenure.stores.sqlite.aiosqlite import AiosqliteJoined
 from tenure.stores.sqlite.clock import HostClock, ReplacedClock
 from tenure.stores.sqlite.connect import check_library, read_url
 from tenure.stores.sqlite.engine import Engine
@@ -40,6 +44,7 @@ class _Face:
     """What both stores share."""
 
     dialect = "sqlite"
+    block_max: timedelta | None = _DEADLINE_MAX
 
     def __init__(
         self,
@@ -147,10 +152,14 @@ class SqliteStore(_Face):
             raise
         turn.commit()
 
-    def join(self, connection: Any) -> Joined:
-        """See `contract.Store.join`."""
+    def join(self, connection: Any) -> Joined | Through:
+        """See `contract.Store.join`: a sqlite3 connection, or what holds one: SQLAlchemy's objects, Django's."""
         self._check_used()
-        return Joined(self._engine, connection)
+        refuse_other(self, connection)
+        find = finder(connection, self.dialect)
+        if find is None:
+            return Joined(self._engine, connection)
+        return Through(connection, find, lambda found: Joined(self._engine, found))
 
     def migrate(self, *, test_clock: bool = False) -> list[str]:  # noqa: ARG002 - this clock can always be replaced
         """See `contract.Store.migrate`."""
@@ -292,9 +301,18 @@ class AsyncSqliteStore(_Face):
             raise
         await _to_the_end(asyncio.ensure_future(_in_turn(engine, turn.commit)))
 
-    def join(self, connection: Any) -> AsyncJoined:
-        """See `contract.AsyncStore.join`."""
+    def join(self, connection: Any) -> AsyncJoined | AiosqliteJoined | AsyncThrough:
+        """See `contract.AsyncStore.join`: of sqlite3 or aiosqlite, or SQLAlchemy's awaited objects."""
         self._check_used()
+        refuse_other(self, connection)
+        find = async_finder(connection, self.dialect)
+        if find is None:
+            return self._join_driver(connection)
+        return AsyncThrough(connection, find, self._join_driver)
+
+    def _join_driver(self, connection: Any) -> AsyncJoined | AiosqliteJoined:
+        if library(connection) == "aiosqlite":
+            return AiosqliteJoined(self._engine, connection)
         return AsyncJoined(self._engine, connection)
 
     def migrate(self, *, test_clock: bool = False) -> Awaitable[list[str]]:  # noqa: ARG002 - see SqliteStore

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Changes nothing, and is a write all the same.
+_TAKE_LOCK = "DELETE FROM tenure_meta WHERE false"
+
 
 def run_inside(
     connection: sqlite3.Connection,
@@ -35,12 +38,16 @@ def run_inside(
     answers: Answers,
     clock: HostClock | ReplacedClock,
     using: Callable[[], AbstractContextManager[None]] = nullcontext,
+    *,
+    deferred: bool = False,
 ) -> T | AfterCommit:
     """
     Run a procedure in a transaction that is open already; one that fails leaves nothing behind and the rest usable.
 
     Args:
         using: Entered around every use of the connection.
+        deferred: The transaction may not have the write lock yet: it is asked for first. Whoever decides by what it has
+            read without it may find at its first write that somebody else has written, and then can only roll back.
     """
     # A plain cursor: the connection's own may have the caller's row factory.
     cursor = sqlite3.Cursor(connection)
@@ -62,6 +69,9 @@ def run_inside(
     try:
         instants = Instants(clock, connection)
         statements = answers.bind(cursor, instants)
+        if deferred and not procedure.reads:
+            with ours():
+                cursor.execute(_TAKE_LOCK)
         value = drive(procedure, answer)
         with ours():
             instants.keep()
