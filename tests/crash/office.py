@@ -13,9 +13,10 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from tenure.app import Tenure
+from tenure.attempt import Attempt, Runtime
 from tenure.connectors.provider import Provider
 from tenure.errors import Stop
-from tenure.handler import AsyncContext, Attempt, Context, Runtime
+from tenure.handler import AsyncContext, Context
 from tenure.loops.endings import ending, returning
 from tenure.procedures import hold
 from tenure.procedures.claim import Claim

@@ -26,7 +26,7 @@ from tenure import (
     Uncertain,
     Unknown,
 )
-from tenure.handler import CANCELLED
+from tenure.attempt import CANCELLED
 from tenure.testing import FakeProvider
 from tests.loops.stage import Either, Silent, Theatre, job, trail, until
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tenure import AsyncContext, Context, Invalid, Job, Tenure
+from tenure.attempt import Attempt
 from tenure.errors import Unavailable
-from tenure.handler import Attempt
 from tenure.kinds import declare
 from tenure.loops.heartbeat import Heartbeat
 from tenure.loops.supervisor import Pulse

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tenure import AsyncContext, Context, FailedBeforeDispatch, Job, Outcome, Provider, Stop, Tenure
+from tenure.attempt import Attempt
 from tenure.errors import LeaseLost, Unavailable
-from tenure.handler import Attempt
 from tenure.kinds import declare
 from tenure.loops.outcomes import Outcomes
 from tenure.loops.supervisor import Supervisor

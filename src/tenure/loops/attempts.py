@@ -25,8 +25,9 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from tenure.attempt import LEASE_LOST, SHUTDOWN, TIMED_OUT, Attempt, Runtime
 from tenure.errors import Permanent
-from tenure.handler import LEASE_LOST, SHUTDOWN, TIMED_OUT, AsyncContext, Attempt, Context, Runtime
+from tenure.handler import AsyncContext, Context
 from tenure.loops.endings import abandoning, ending, returning
 from tenure.loops.heartbeat import Heartbeat
 from tenure.loops.outcomes import Outcomes

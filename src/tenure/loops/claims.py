@@ -16,8 +16,8 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from tenure.attempt import Attempt
 from tenure.errors import TenureError, Unavailable
-from tenure.handler import Attempt
 from tenure.kinds import Kind
 from tenure.loops.attempts import Attempts
 from tenure.loops.outcomes import GATHER

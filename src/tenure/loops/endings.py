@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
+from tenure.attempt import SHUTDOWN, TIMED_OUT, Attempt
 from tenure.errors import CancelRequested, EffectFailed, LeaseLost, Stop, TenureError, Unavailable, Uncertain
-from tenure.handler import SHUTDOWN, TIMED_OUT, Attempt
 from tenure.procedures import hold
 from tenure.rules import moves
 from tenure.rules.payload import clean_text

@@ -16,8 +16,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from tenure.attempt import CANCELLED, LEASE_LOST, TIMED_OUT, Attempt
 from tenure.errors import CancelRequested, TenureError, Unavailable
-from tenure.handler import CANCELLED, LEASE_LOST, TIMED_OUT, Attempt
 from tenure.loops.supervisor import Pulse
 from tenure.procedures.hold import renew
 from tenure.rules.lease import BEATS_PER_LEASE

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tenure.attempt import Attempt
 from tenure.errors import CancelRequested, LeaseLost, TenureError, Unavailable, Uncertain
-from tenure.handler import Attempt
 from tenure.loops.supervisor import Pulse, within
 from tenure.procedures import hold
 from tenure.procedures.complete_batch import complete_batch

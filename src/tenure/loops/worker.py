@@ -34,8 +34,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from tenure.attempt import Attempt, Runtime
 from tenure.errors import Invalid
-from tenure.handler import Attempt, Runtime
 from tenure.journal.receipts import ReceiptJournal
 from tenure.loops.attempts import STOP_GRACE, Attempts
 from tenure.loops.claims import POLL_MAX, Claims

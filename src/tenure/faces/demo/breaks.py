@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from tenure import handler
+from tenure import attempt, handler
 from tenure.connectors.provider import Provider, lookup_bounded, send_bounded
 from tenure.errors import EffectFailed
 from tenure.loops.heartbeat import Heartbeat
@@ -87,7 +87,7 @@ def deafen() -> None:
         return
 
     Heartbeat._halt = hear_nothing  # type: ignore[method-assign,assignment]  # noqa: SLF001 - see above
-    handler.Attempt.trusted = _TRUST  # type: ignore[method-assign,assignment]  # see above
+    attempt.Attempt.trusted = _TRUST  # type: ignore[method-assign,assignment]  # see above
 
 
 def _replace(old: Any, new: Any) -> None:
