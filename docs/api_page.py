@@ -65,6 +65,14 @@ VERBS: dict[str, dict[str, str]] = {
         "append_job_event": "the event",
         "set_queue": "the queue's setting and its weights",
     },
+    "Authority": {
+        "rotate_tenant": "the tenant's epoch in the ledger and the database; the act",
+        "freeze_tenant": "the tenant's freeze in the ledger and the database; the act",
+        "thaw_tenant": "the tenant's freeze in the database and the ledger; the act",
+        "readmit_jobs": "the epoch of each job, event `readmitted`; the act",
+        "list_tenants": "",
+        "show_tenant": "",
+    },
     "Read": {
         "get_job": "",
         "find_by_idempotency_key": "",

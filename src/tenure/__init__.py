@@ -23,8 +23,10 @@ from tenure.errors import (
     Uncertain,
 )
 from tenure.handler import AsyncContext, Context
+from tenure.opening import open_async_store, open_store
 from tenure.procedures.claim import Claim
 from tenure.procedures.enqueue import Created
+from tenure.rules.authority import Act, Tenant
 from tenure.rules.effect import Effect, EffectState
 from tenure.rules.envelope import (
     ExecutionIdentity,
@@ -53,7 +55,6 @@ from tenure.rules.outcome import (
 from tenure.rules.reconcile import Verdict
 from tenure.rules.status import Phase, Status
 from tenure.service import AsyncDurableJobService, DurableJobService
-from tenure.stores import open_async_store, open_store
 
 try:
     __version__ = version("tenure")
@@ -63,6 +64,7 @@ except PackageNotFoundError:  # a source tree that was never installed
 __all__ = [
     "Absent",
     "Accepted",
+    "Act",
     "AsyncContext",
     "AsyncDurableJobService",
     "Claim",
@@ -99,6 +101,7 @@ __all__ = [
     "Status",
     "Stop",
     "Succeeded",
+    "Tenant",
     "Tenure",
     "TenureError",
     "Unavailable",

@@ -44,6 +44,7 @@ TABLES = (
     "intent",
     "evidence",
     "escalation",
+    "authority_event",
     "claim",
     "announcement",
     "queue",

@@ -65,10 +65,17 @@ class Store(Protocol):
     Attributes:
         dialect: `sqlite` or `postgresql`.
         url: Where it is, without any password.
+        ledger: The authority ledger that goes with it (`rules.ledger.Ledger`), None where there is none; hung here by
+            the opener, and handed on to the stores made from this one.
     """
 
     dialect: str
     url: str
+    ledger: Any
+
+    def file_identity(self) -> str | None:
+        """Tell the file of a database that is a file from any other file; None for one that is not, or is not there."""
+        ...
 
     def run(self, procedure: Procedure[T]) -> T:
         """
@@ -151,10 +158,17 @@ class AsyncStore(Protocol):
     Attributes:
         dialect: `sqlite` or `postgresql`.
         url: Where it is, without any password.
+        ledger: The authority ledger that goes with it (`rules.ledger.Ledger`), None where there is none; hung here by
+            the opener, and handed on to the stores made from this one.
     """
 
     dialect: str
     url: str
+    ledger: Any
+
+    def file_identity(self) -> str | None:
+        """Tell the file of a database that is a file from any other file; None for one that is not, or is not there."""
+        ...
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `Store.run`."""

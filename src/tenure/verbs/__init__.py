@@ -28,6 +28,14 @@ from tenure.verbs.reconciling import (
     resume_sweep,
     sweep_reconciliation_candidates,
 )
+from tenure.verbs.tenants import (
+    freeze_tenant,
+    list_tenants,
+    readmit_jobs,
+    rotate_tenant,
+    show_tenant,
+    thaw_tenant,
+)
 
 __all__ = [
     "acknowledge_cancellation",
@@ -43,22 +51,28 @@ __all__ = [
     "find_by_idempotency_key",
     "find_reconciliation_candidates",
     "finish_effect",
+    "freeze_tenant",
     "get_job",
     "heartbeat",
     "list_effects",
     "list_job_events",
     "list_jobs",
     "list_queues",
+    "list_tenants",
     "mark_halt_unsafe",
     "mark_indeterminate",
     "mark_provider_dispatched",
     "mark_timed_out",
+    "readmit_jobs",
     "reconcile_dispatched",
     "release_job",
     "resume_sweep",
     "retry_job",
     "revoke_job",
+    "rotate_tenant",
     "set_queue",
+    "show_tenant",
     "submit_evidence",
     "sweep_reconciliation_candidates",
+    "thaw_tenant",
 ]

@@ -190,7 +190,9 @@ class PostgresStore(BlockingPools):
     def awaiting(self) -> AsyncPostgresStore:
         """See `contract.Store.awaiting`; connections are not shared."""
         self._check_open()
-        return AsyncPostgresStore(**self._options())
+        made = AsyncPostgresStore(**self._options())
+        made.ledger = self.ledger
+        return made
 
     def close(self) -> None:
         """See `contract.Store.close`."""
@@ -352,7 +354,9 @@ class AsyncPostgresStore(AwaitingPools):
     def blocking(self) -> PostgresStore:
         """See `contract.AsyncStore.blocking`; connections are not shared."""
         self._check_open()
-        return PostgresStore(**self._options())
+        made = PostgresStore(**self._options())
+        made.ledger = self.ledger
+        return made
 
     async def close(self) -> None:
         """See `contract.Store.close`."""

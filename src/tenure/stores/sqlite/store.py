@@ -40,6 +40,7 @@ class _Face:
     """What both stores share."""
 
     dialect = "sqlite"
+    ledger: Any = None
 
     def __init__(
         self,
@@ -85,6 +86,18 @@ class _Face:
     def _check_used(self) -> None:
         if self._closed:
             raise closed()
+
+    def file_identity(self) -> str | None:
+        """
+        See `contract.Store.file_identity`.
+
+        The number of its inode, without the device's: a machine may number its devices anew at every start.
+        """
+        path = self._engine.place.path
+        try:
+            return None if path is None else f"sqlite:{Path(path).stat().st_ino}"
+        except OSError:
+            return None
 
     def migration_sql(self) -> str:
         """See `contract.Store.migration_sql`."""
@@ -169,7 +182,9 @@ class SqliteStore(_Face):
     def awaiting(self) -> AsyncSqliteStore:
         """See `contract.Store.awaiting`: the same engine, which ends with the last store on it."""
         self._check_used()
-        return AsyncSqliteStore(self.url, engine=self._engine)
+        made = AsyncSqliteStore(self.url, engine=self._engine)
+        made.ledger = self.ledger
+        return made
 
     def close(self) -> None:
         """See `contract.Store.close`."""
@@ -314,7 +329,9 @@ class AsyncSqliteStore(_Face):
     def blocking(self) -> SqliteStore:
         """See `contract.AsyncStore.blocking`: the same engine, which ends with the last store on it."""
         self._check_used()
-        return SqliteStore(self.url, engine=self._engine)
+        made = SqliteStore(self.url, engine=self._engine)
+        made.ledger = self.ledger
+        return made
 
     async def close(self) -> None:
         """See `contract.Store.close`."""
