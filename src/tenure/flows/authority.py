@@ -39,18 +39,18 @@ def rotate_tenant(ledger: Ledger | None, act: UUID, tenant: str, actor: str, rea
         return (yield from transact(tenants.rotate(act, tenant, None, actor, reason)))
     after = max(epoch, book.reach(tenant)) + 1
     pending = Pending(str(act), "rotated", tenant, after, actor, reason)
-    return (yield from _both(ledger, pending, tenants.rotate(act, tenant, after, actor, reason)))
+    return (yield from _both(ledger, pending, lambda: tenants.rotate(act, tenant, after, actor, reason)))
 
 
 @flow
 def freeze_tenant(ledger: Ledger | None, act: UUID, tenant: str, actor: str, reason: str) -> FlowScript[Tenant]:
     """See `procedures.tenants.freeze`."""
     epoch, store = yield from transact(tenants.read_epoch(tenant))
-    step = tenants.freeze(act, tenant, actor, reason)
     book = yield from _book(ledger, store)
     if ledger is None or book is None:
-        return (yield from transact(step))
-    return (yield from _both(ledger, Pending(str(act), FROZEN, tenant, epoch, actor, reason), step))
+        return (yield from transact(tenants.freeze(act, tenant, actor, reason)))
+    pending = Pending(str(act), FROZEN, tenant, epoch, actor, reason)
+    return (yield from _both(ledger, pending, lambda: tenants.freeze(act, tenant, actor, reason)))
 
 
 def _book(ledger: Ledger | None, store: str | None) -> FlowScript[Book | None]:
@@ -68,10 +68,10 @@ def _book(ledger: Ledger | None, store: str | None) -> FlowScript[Book | None]:
     return book
 
 
-def _both(ledger: Ledger, pending: Pending, step: Procedure[Tenant]) -> FlowScript[Tenant]:
+def _both(ledger: Ledger, pending: Pending, change: Callable[[], Procedure[Tenant]]) -> FlowScript[Tenant]:
     yield from call("ledger_pending", ledger.write, proposed(pending))
     try:
-        after = yield from transact(step)
+        after = yield from transact(change())
     except Unavailable:
         # Perhaps it is in the database: it stays pending, and is applied.
         raise

@@ -60,7 +60,7 @@ def _facts(book: Book | None, file: str | None) -> Script[tuple[Facts, int]]:
         Each("authority_read", tenants),
     ]
     said = dict(meta)
-    created_at, claimed_at, jobs, born_at = newest[0]
+    created_at, claimed_at, born_at = newest[0]
     frozen = None
     if "frozen" in said:
         frozen = _freeze_of(said["frozen"])
@@ -70,7 +70,6 @@ def _facts(book: Book | None, file: str | None) -> Script[tuple[Facts, int]]:
         incarnation=int(said.get("incarnation", 0)),
         ticked_at=int(said.get("ticked_at", 0)),
         epochs=MappingProxyType({row[0]: row[1] for row in known}),
-        jobs=bool(jobs),
         frozen=frozen,
         newest_at=max(created_at or 0, claimed_at or 0),
         born_at=born_at or 0,

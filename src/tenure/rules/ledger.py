@@ -307,7 +307,6 @@ class Facts:
         incarnation: Its counter.
         ticked_at: When that was last raised, in microseconds; 0 where it never was.
         epochs: Of every tenant that the book knows.
-        jobs: There is any job.
         frozen: Why it is frozen already.
         newest_at: When the newest job was created or the last claim made, in microseconds; 0 where there is neither.
         born_at: When its tables were made, in microseconds.
@@ -318,7 +317,6 @@ class Facts:
     incarnation: int = 0
     ticked_at: int = 0
     epochs: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    jobs: bool = False
     frozen: Freeze | None = None
     newest_at: int = 0
     born_at: int = 0
@@ -382,8 +380,8 @@ def judge(book: Book | None, facts: Facts) -> tuple[Cause, str] | None:
 
 def _fresh(book: Book, facts: Facts) -> bool:
     """
-    A database in which nothing ever was takes over whatever ledger it finds: there is nothing to send twice.
+    A database whose tables are younger than the ledger's last word takes the ledger over: somebody began anew.
 
-    So does one whose tables are younger than the ledger's last word: somebody began anew, and its jobs are all new.
+    Its jobs are all new. Older tables without a store are a copy from before the ledger began, however empty it is.
     """
-    return facts.store is None and (not facts.jobs or facts.born_at > book.ticked_at)
+    return facts.store is None and facts.born_at > book.ticked_at

@@ -86,9 +86,7 @@ SELECT COALESCE(%(file)b::text, '') || 'postgresql:' || (SELECT system_identifie
     tenure.now_us();
 
 -- name: newest_instants() once
--- locks nothing; when the newest job was created and the last claim made, whether there is any job, and when the tables
--- were made
+-- locks nothing; when the newest job was created, the last claim made, and the tables made
 SELECT (SELECT created_at FROM tenure.job ORDER BY job_id DESC LIMIT 1),
     (SELECT max(at) FROM tenure.claim),
-    EXISTS (SELECT 1 FROM tenure.job),
     (SELECT applied_at_us FROM tenure.migration ORDER BY version LIMIT 1);

@@ -73,9 +73,7 @@ DELETE FROM tenure_meta WHERE key = :key;
 SELECT :file, :now;
 
 -- name: newest_instants() once
--- locks nothing; when the newest job was created and the last claim made, whether there is any job, and when the tables
--- were made
+-- locks nothing; when the newest job was created, the last claim made, and the tables made
 SELECT (SELECT created_at FROM tenure_job ORDER BY job_id DESC LIMIT 1),
     (SELECT max(at) FROM tenure_claim),
-    EXISTS (SELECT 1 FROM tenure_job),
     (SELECT applied_at FROM tenure_migration ORDER BY version LIMIT 1);
