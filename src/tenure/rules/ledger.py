@@ -122,7 +122,7 @@ class Ledger(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what it holds open."""
+        """Let go of what it holds open; it is opened again when used, because several stores share it."""
         ...
 
 

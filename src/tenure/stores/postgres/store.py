@@ -198,6 +198,8 @@ class PostgresStore(BlockingPools):
         """See `contract.Store.close`."""
         self._notifier.close()
         self._close_pools()
+        if self.ledger is not None:
+            self.ledger.close()
 
     def __enter__(self) -> Self:
         return self
@@ -363,6 +365,8 @@ class AsyncPostgresStore(AwaitingPools):
         if self._telling is not None and self._loop is asyncio.get_running_loop():
             await self._telling
         await self._close_pools()
+        if self.ledger is not None:
+            self.ledger.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -82,6 +82,8 @@ class _Face:
         except IllegalMove:
             self._closed = False
             raise
+        if self.ledger is not None:
+            self.ledger.close()
 
     def _check_used(self) -> None:
         if self._closed:
