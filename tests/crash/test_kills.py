@@ -21,6 +21,7 @@ import pytest
 from tenure.connectors.simulator import ProviderSimulator
 from tenure.journal.receipts import ReceiptJournal
 from tenure.rules.outcome import Evidence
+from tenure.service import DurableJobService
 from tenure.testing.crash_points import known_points
 from tests.crash.forks import Forks
 from tests.crash.office import AWAITING_KIND, KIND, Hand, open_office
@@ -172,6 +173,7 @@ PROVES = {
     "loses_the_database": ("reclaimed", "allowed", "stale_refused"),
     "loses_a_publish": ("reclaimed", "allowed", "stale_refused"),
     "tends": ("allowed",),
+    "keeps_authority": ("allowed",),
 }
 
 
@@ -206,6 +208,11 @@ def _go_on(street: Street, program: str, tally: Tally) -> None:
     kind = AWAITING_KIND if program == "runs_a_worker" else KIND
     again = app.enqueue(kind, QUOTE, key="quote-17")
     tally.add("lost", again.created)
+    if program == "keeps_authority":
+        # What an operator left behind is an operator's to end, wherever the last one died.
+        operator = DurableJobService(scene.store, actor="op:2")
+        operator.thaw_tenant(again.job.tenant, reason="looked at")
+        operator.readmit_jobs(again.job.tenant, reason="looked at")
     later, world = Hand(app, worker_id="later"), Ledger(simulator)
     recover(scene, later, mailer, world, tally, hand_in=street.hand_in)
     while settle_by_ledger(scene, world, tally):

@@ -23,6 +23,7 @@ ELSEWHERE = {
     "write-a-provider.md": "tests/connectors/test_pages.py",
     "send-mail.md": "tests/connectors/test_pages.py",
     "test-with-the-simulator.md": "tests/connectors/test_pages.py",
+    "recover-a-restored-database.md": "tests/authority/test_page.py",
 }
 HERE = ["embed-a-worker.md", "enqueue-in-your-transaction.md", "fair-queues.md"]
 

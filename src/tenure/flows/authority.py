@@ -18,6 +18,7 @@ from tenure.rules.authority import Tenant
 from tenure.rules.ledger import (
     FROZEN,
     Book,
+    Entry,
     Ledger,
     Pending,
     confirmed,
@@ -57,7 +58,7 @@ def _book(ledger: Ledger | None, store: str | None) -> FlowScript[Book | None]:
     """Give what the ledger says; None where the database never adopted one: its first worker writes down what is so."""
     if ledger is None or store is None:
         return None
-    book: Book | None = yield from call("ledger_read", ledger.read)
+    book = yield from _read(ledger)
     if book is None or book.store != store:
         raise Refused(
             f"the ledger at {ledger.where} is missing or belongs to another store, and an act that only the database "
@@ -68,17 +69,27 @@ def _book(ledger: Ledger | None, store: str | None) -> FlowScript[Book | None]:
     return book
 
 
+def _read(ledger: Ledger) -> FlowScript[Book | None]:
+    book: Book | None = yield from call("ledger_read", ledger.read)
+    return book
+
+
+def _write(ledger: Ledger, entry: Entry) -> FlowScript[Book]:
+    book: Book = yield from call("ledger_write", ledger.write, entry)
+    return book
+
+
 def _both(ledger: Ledger, pending: Pending, change: Callable[[], Procedure[Tenant]]) -> FlowScript[Tenant]:
-    yield from call("ledger_pending", ledger.write, proposed(pending))
+    yield from _write(ledger, proposed(pending))
     try:
         after = yield from transact(change())
     except Unavailable:
         # Perhaps it is in the database: it stays pending, and is applied.
         raise
     except TenureError:
-        yield from call("ledger_withdrawn", ledger.write, withdrawn(pending.id))
+        yield from _write(ledger, withdrawn(pending.id))
         raise
-    yield from call("ledger_confirmed", ledger.write, confirmed(pending.id))
+    yield from _write(ledger, confirmed(pending.id))
     return after
 
 
@@ -89,7 +100,7 @@ def thaw_tenant(ledger: Ledger | None, act: UUID, tenant: str, actor: str, reaso
     book = yield from _book(ledger, store)
     after = yield from transact(tenants.thaw(act, tenant, actor, reason))
     if ledger is not None and book is not None:
-        yield from call("ledger_released", ledger.write, released(tenant, FROZEN))
+        yield from _write(ledger, released(tenant, FROZEN))
     return after
 
 
@@ -112,14 +123,12 @@ def recover_database(
     Args:
         new_book: Makes the first entry of a new ledger for an identity, where the old ledger is lost.
     """
-    book: Book | None = yield from call("ledger_read", ledger.read)
+    book = yield from _read(ledger)
     facts = yield from transact(authority.read_facts(book, file))
     if book is None:
         book = yield from call("ledger_begin", ledger.begin, new_book(facts.identity))
     else:
-        yield from call("ledger_recovering", ledger.write, recovering(facts.identity))
+        yield from _write(ledger, recovering(facts.identity))
     done = yield from transact(authority.recover_database(book, file, actor, reason, mark_suspects))
-    yield from call(
-        "ledger_recovered", ledger.write, recovered(done.facts.identity, done.incarnation, done.at, done.epochs)
-    )
+    yield from _write(ledger, recovered(done.facts.identity, done.incarnation, done.at, done.epochs))
     return done
