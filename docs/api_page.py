@@ -438,7 +438,7 @@ def records(page: Page) -> None:
     page.add("## Records")
     page.add("Frozen dataclasses; durations are `timedelta`, instants aware `datetime` in UTC.")
     kinds = (tenure.Created, tenure.Claim, tenure.Job, tenure.Lease, tenure.Effect, tenure.Event, tenure.Verdict)
-    for kind in (*kinds, tenure.QueueSetting):
+    for kind in (*kinds, tenure.QueueSetting, tenure.Tenant, tenure.Act):
         record(page, kind)
     page.add("## Names")
     page.add('Each is a `StrEnum`: `job.status == "completed"` is true.')

@@ -17,7 +17,8 @@ _LOAD = "SELECT sequence, body FROM tenure_ledger_entry WHERE sequence > ? ORDER
 _INSERT = "INSERT INTO tenure_ledger_entry (sequence, body) VALUES (?, ?)"
 _EMPTY = "DELETE FROM tenure_ledger_entry"
 _COUNT = "SELECT count(*) FROM tenure_ledger_entry"
-_PATIENCE_MS = 5000
+# Milliseconds: another writer's entry takes one sync.
+_WAIT = "PRAGMA busy_timeout=5000"
 
 
 class SqliteLog:
@@ -95,7 +96,7 @@ class SqliteLog:
             self._connection, self._process = None, os.getpid()
         if self._connection is None:
             connection = connect(self._place, create=True)
-            connection.execute(f"PRAGMA busy_timeout={_PATIENCE_MS}")
+            connection.execute(_WAIT)
             connection.execute(_TABLE)
             self._connection = connection
         return self._connection
