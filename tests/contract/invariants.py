@@ -202,7 +202,7 @@ def _tenants(dump: Dump) -> list[str]:
     return [
         f"{table}: a row of {row['job_id']} says tenant {row['tenant']}"
         for table in OF_TENANTS
-        if table != "authority"
+        if not table.startswith("authority")
         for row in dump[table]
         if owner.get(row["job_id"]) not in {None, row["tenant"]}
     ]
