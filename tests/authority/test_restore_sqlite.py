@@ -6,14 +6,18 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from tenure.errors import Refused
+from tenure.errors import EpochClosed, Refused
 from tenure.loops import authority
+from tenure.procedures.inspect import list_evidence
 from tenure.rules.ledger import Cause
-from tests.authority.crew import Crew, frozen, runs_on, ticks
+from tenure.rules.outcome import Accepted, Succeeded
+from tenure.testing import FakeProvider
+from tests.authority.crew import KIND, Crew, frozen, runs_on, ticks
 from tests.loops.stage import make_app, until
 
 Way = Callable[[Path, Path], None]
@@ -353,4 +357,76 @@ def test_a_database_in_memory_has_no_ledger() -> None:
     app = make_app("sqlite:///:memory:")
     app.migrate()
     assert app.store.ledger is None
+    app.close()
+
+
+def test_fifty_jobs_that_were_done_since_are_not_done_again(crew: Crew, tmp_path: Path) -> None:
+    path, copy = tmp_path / "jobs.db", tmp_path / "backup.db"
+    with crew.working():
+        pass  # the ledger begins
+    app = crew.app()
+    for nth in range(50):
+        app.enqueue(KIND, {"key": f"k{nth}"}, key=f"k{nth}")
+    taken = app.service.claim_jobs("gone", limit=10, start=True, lease_duration=timedelta(milliseconds=500))
+    app.close()
+    assert len(taken) == 10
+    backup(path, copy)
+    with crew.working() as one, crew.working() as two:
+        until(lambda: len(set(crew.sent)) == 50, "all to be done")
+        before = ticks(one)
+        until(lambda: ticks(two) > before + 2, "more ticks")
+    assert sorted(crew.sent) == sorted({f"k{nth}" for nth in range(50)})
+    overwrite(copy, path)
+    with crew.working() as one, crew.working() as two:
+        for running in (one, two):
+            assert "COUNTER_BEHIND" in (frozen(running) or "")
+        before_at = two.worker._supervisor.pulses["tend"].at
+        until(lambda: two.worker._supervisor.pulses["tend"].at > before_at, "a pass that would settle leases")
+        crew.recover()
+        until(lambda: one.worker.health().ok and two.worker.health().ok, "both to be well")
+        jobs = one.app.service.list_jobs()
+        assert {job.phase for job in jobs} <= {"HELD", "LEASED"}
+        assert len(crew.sent) == 50, "the books still say fifty"
+
+
+def test_a_holder_from_before_the_restore_is_refused_and_its_receipt_is_kept(crew: Crew, tmp_path: Path) -> None:
+    path, copy = tmp_path / "jobs.db", tmp_path / "backup.db"
+    mailer = FakeProvider("mailer")
+    with crew.working() as running:
+        runs_on(crew, running, "a")
+    app = crew.app()
+    app.enqueue(KIND, {"key": "b"}, key="b")
+    held = app.service.claim_job("by hand", start=True, lease_duration=timedelta(hours=1))
+    assert held is not None
+    app.service.begin_effect(held.lease, name="mail", request={}, provider=mailer)
+    app.close()
+    backup(path, copy)
+    with crew.working() as running:
+        before = ticks(running)
+        until(lambda: ticks(running) > before + 1, "more ticks")
+    overwrite(copy, path)
+    app = crew.app()
+    service = app.service
+    with pytest.raises(EpochClosed) as closed:
+        service.begin_effect(held.lease, name="more", request={}, provider=mailer)
+    assert closed.value.reason == "frozen"
+    with pytest.raises(EpochClosed) as closed:
+        service.finish_effect(held.lease, name="mail", outcome=Succeeded({"id": 1}))
+    assert closed.value.reason == "frozen"
+    assert [one.kind for one in app.store.run(list_evidence(held.job.id))] == ["accepted"]
+    assert (
+        service.sweep_reconciliation_candidates(
+            organization="studio", project="sales", lookup=lambda _key, _job: Accepted({})
+        )
+        == []
+    )
+    crew.recover()
+    with pytest.raises(EpochClosed) as closed:
+        service.complete_job(held.lease, result=None)
+    assert closed.value.reason == "epoch"
+    # The control: who is current passes.
+    app.enqueue(KIND, {"key": "c"}, key="c")
+    current = service.claim_job("by hand", start=True)
+    assert current is not None
+    service.complete_job(current.lease, result=None)
     app.close()
