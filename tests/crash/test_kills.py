@@ -19,7 +19,12 @@ from uuid import UUID
 import pytest
 
 from tenure.connectors.simulator import ProviderSimulator
+from tenure.flows.authority import recover_database
+from tenure.flows.drive import run_flow
+from tenure.journal.ledger import FileLog, LogLedger
 from tenure.journal.receipts import ReceiptJournal
+from tenure.procedures.authority import nobody_suspected, read_facts
+from tenure.rules.ledger import Book
 from tenure.rules.outcome import Evidence
 from tenure.service import DurableJobService
 from tenure.testing.crash_points import known_points
@@ -209,10 +214,7 @@ def _go_on(street: Street, program: str, tally: Tally) -> None:
     again = app.enqueue(kind, QUOTE, key="quote-17")
     tally.add("lost", again.created)
     if program == "keeps_authority":
-        # What an operator left behind is an operator's to end, wherever the last one died.
-        operator = DurableJobService(scene.store, actor="op:2")
-        operator.thaw_tenant(again.job.tenant, reason="looked at")
-        operator.readmit_jobs(again.job.tenant, reason="looked at")
+        _operate(street, again.job.tenant)
     later, world = Hand(app, worker_id="later"), Ledger(simulator)
     recover(scene, later, mailer, world, tally, hand_in=street.hand_in)
     while settle_by_ledger(scene, world, tally):
@@ -224,6 +226,21 @@ def _go_on(street: Street, program: str, tally: Tally) -> None:
         assert job.status.value in {"completed", "cancelled", "failed"}
         if job.status.value == "completed" and any(effect.name == "note" for effect in job.effects):
             assert [len(world.seen(effect.operation_key)) for effect in job.effects] == [1, 1]
+
+
+def _operate(street: Street, tenant: str) -> None:
+    """End what an operator left behind, wherever that one died: a freeze, a rotation, a recovery half done."""
+    store = street.scene.store
+    ledger = LogLedger(FileLog(street.journals.with_name("ledger")))
+
+    def new_book(identity: str) -> Book:
+        return Book(store="s-3", identity=identity)
+
+    if store.run(read_facts(ledger.read(), "here")).frozen is not None:
+        run_flow(recover_database(ledger, "here", "op:2", "again", nobody_suspected, new_book), store.run)
+    operator = DurableJobService(store, actor="op:2")
+    operator.thaw_tenant(tenant, reason="looked at")
+    operator.readmit_jobs(tenant, reason="looked at")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
