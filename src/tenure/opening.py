@@ -117,7 +117,8 @@ def _compare(store: Store) -> None:
         book = ledger.read()
         file = store.file_identity()
         if _suspicious(book, store.run(read_facts(book, file))):
-            store.run(compare(book, file))
+            # Read again: a recovery may have come in between, and is in the ledger before it is in the database.
+            store.run(compare(ledger.read(), file))
     except TenureError:
         # No tables yet, a role that may not write, a ledger that cannot be read: a worker's start tells.
         return
@@ -131,6 +132,6 @@ async def _compare_async(store: AsyncStore) -> None:
         book = await asyncio.to_thread(ledger.read)
         file = store.file_identity()
         if _suspicious(book, await store.run(read_facts(book, file))):
-            await store.run(compare(book, file))
+            await store.run(compare(await asyncio.to_thread(ledger.read), file))
     except TenureError:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -13,9 +14,11 @@ import pytest
 
 from tenure.errors import EpochClosed, Refused
 from tenure.loops import authority
+from tenure.opening import open_async_store
 from tenure.procedures.inspect import list_evidence
 from tenure.rules.ledger import Cause
 from tenure.rules.outcome import Accepted, Succeeded
+from tenure.service import AsyncDurableJobService
 from tenure.testing import FakeProvider
 from tests.authority.crew import KIND, Crew, frozen, runs_on, ticks
 from tests.loops.stage import make_app, until
@@ -113,6 +116,29 @@ def test_a_restored_copy_is_frozen_at_start_and_sends_nothing(crew: Crew, tmp_pa
     with crew.working() as running:
         # A restart after the recovery is an ordinary restart.
         runs_on(crew, running, "e")
+
+
+def test_a_worker_that_slept_through_a_recovery_does_not_freeze_again(crew: Crew, tmp_path: Path) -> None:
+    """It remembers the ledger from before; the database it meets is another one, and was recovered meanwhile."""
+    path = tmp_path / "jobs.db"
+    with crew.working() as running:
+        runs_on(crew, running, "a")
+        sleeper = running.worker._authority
+        assert sleeper is not None
+        old = sleeper._book
+    backup(path, tmp_path / "backup.db")
+    rename(tmp_path / "backup.db", path)
+    with crew.working() as running:
+        assert "IDENTITY_CHANGED" in (frozen(running) or "")
+        crew.recover()
+        until(lambda: running.worker.health().ok, "the worker to be well")
+        awake = running.worker._authority
+        assert awake is not None
+        awake._book = old
+        before = ticks(running)
+        until(lambda: ticks(running) > before + 1, "more ticks")
+        assert frozen(running) is None
+        assert running.worker.health().ok
 
 
 def test_a_running_worker_notices_within_a_second_or_two(crew: Crew, tmp_path: Path) -> None:
@@ -430,3 +456,27 @@ def test_a_holder_from_before_the_restore_is_refused_and_its_receipt_is_kept(cre
     assert current is not None
     service.complete_job(current.lease, result=None)
     app.close()
+
+
+def test_awaiting_verbs_tell_the_ledger_as_blocking_ones_do(crew: Crew) -> None:
+    with crew.working() as running:
+        runs_on(crew, running, "a")
+
+    async def act() -> list[int]:
+        async with await open_async_store(crew.url) as store:
+            service = AsyncDurableJobService(store, actor="op:1")
+            first = await service.rotate_tenant("studio", reason="r")
+            await service.freeze_tenant("studio", reason="r")
+            book = crew.book()
+            assert book is not None
+            assert (book.epochs["studio"], book.frozen("studio")) == (2, True)
+            await service.thaw_tenant("studio", reason="r")
+            return [first.epoch, (await service.show_tenant("studio")).epoch]
+
+    assert asyncio.run(act()) == [2, 2]
+    book = crew.book()
+    assert book is not None
+    assert not book.frozen("studio")
+    assert not book.pending
+    with crew.working() as running:
+        runs_on(crew, running, "b")

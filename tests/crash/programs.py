@@ -277,7 +277,7 @@ def keeps_authority(process: Process) -> None:
     ledger.begin(Book(store="s-1", identity=identity))
     book = ledger.read()
     assert book is not None
-    found = process.store.run(tick(book, "here"))
+    found = process.store.run(tick(book, "here", sure=True))
     ledger.write(ticked(found.incarnation, found.at))
     service = DurableJobService(process.store, actor="op:1")
     service.rotate_tenant(ORGANIZATION, reason="leaked")

@@ -146,7 +146,14 @@ class AuthorityWatch:
         if self._book is None:
             self._told(await self._store.run(compare(None, file)))
             return
-        found = await self._store.run(tick(self._book, file))
+        found = await self._store.run(tick(self._book, file, sure=False))
+        if found.doubted:
+            # What is remembered of the ledger may be older than a recovery that this worker slept through.
+            self._book = await self._read(ledger)
+            if self._book is None:
+                self._told(await self._store.run(compare(None, file)))
+                return
+            found = await self._store.run(tick(self._book, file, sure=True))
         self._told(found.frozen)
         if found.frozen is not None:
             return
@@ -161,6 +168,13 @@ class AuthorityWatch:
             logger.warning("the authority ledger answers again")
             self.trouble = None
             self._wake.set()
+
+    async def _read(self, ledger: Ledger) -> Book | None:
+        try:
+            book: Book | None = await self._apart(ledger.read)
+        except TenureError as error:
+            raise _LedgerLost(error) from error
+        return book
 
     def _lost(self, error: TenureError) -> None:
         if self.trouble is None:

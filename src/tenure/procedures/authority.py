@@ -28,6 +28,7 @@ class Ticked:
     Attributes:
         facts: As they were before anything was raised.
         frozen: Why the database is frozen, None where it is not.
+        doubted: It was not frozen only because the caller was not sure of the ledger; nothing was raised.
         incarnation: The counter after it; the old one where it was not raised.
         at: The store's clock, in microseconds.
         applied: Ids of pending acts that are in the database now.
@@ -38,6 +39,7 @@ class Ticked:
     incarnation: int
     at: int
     applied: tuple[str, ...] = ()
+    doubted: bool = False
 
 
 @procedure(reads=True)
@@ -110,7 +112,7 @@ def compare(book: Book | None, file: str | None) -> Script[Freeze | None]:
 
 
 @procedure
-def tick(book: Book, file: str | None) -> Script[Ticked]:
+def tick(book: Book, file: str | None, *, sure: bool) -> Script[Ticked]:
     """
     Compare the database with its ledger; raise its counter, or freeze it.
 
@@ -119,6 +121,8 @@ def tick(book: Book, file: str | None) -> Script[Ticked]:
 
     Args:
         book: What the ledger said before this transaction began.
+        sure: Freeze. Otherwise a database that looks wrong is left as it is: the book may be older than a recovery, and
+            whoever reads the ledger again after this has looked cannot miss it.
     Locks: the counter; the authority of tenants with pending acts, alone. Writes: meta, authority, authority_event.
     """
     yield Statement("meta_lock", {"key": "incarnation"})
@@ -126,6 +130,8 @@ def tick(book: Book, file: str | None) -> Script[Ticked]:
     frozen = facts.frozen
     if frozen is None:
         found = judge(book, facts)
+        if found is not None and not sure:
+            return Ticked(facts, None, facts.incarnation, now, doubted=True)
         frozen = None if found is None else (yield from _freeze(facts, *found, now))
     if frozen is not None:
         return Ticked(facts, frozen, facts.incarnation, now)
