@@ -8,7 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from tenure.errors import Invalid
+from tenure.errors import Invalid, Refused
 from tests.authority.clusters import Standby, address, base_backup, both, program, put_back
 from tests.authority.crew import Crew, frozen, runs_on, ticks
 from tests.loops.stage import until
@@ -160,3 +160,12 @@ def test_a_worker_that_was_not_told_of_the_ledger_does_not_start(
     with pytest.raises(Invalid) as raised, crew.working():
         pass
     assert raised.value.code == "LEDGER_REQUIRED"
+    app = crew.app()
+    for act in (app.service.rotate_tenant, app.service.freeze_tenant, app.service.thaw_tenant):
+        with pytest.raises(Refused) as refused:
+            act("studio", actor="op:1", reason="r")
+        assert refused.value.code == "LEDGER_REQUIRED"
+    app.close()
+    app = told.app()
+    assert app.service.rotate_tenant("studio", actor="op:1", reason="r").epoch == 2
+    app.close()

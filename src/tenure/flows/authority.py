@@ -56,8 +56,14 @@ def freeze_tenant(ledger: Ledger | None, act: UUID, tenant: str, actor: str, rea
 
 def _book(ledger: Ledger | None, store: str | None) -> FlowScript[Book | None]:
     """Give what the ledger says; None where the database never adopted one: its first worker writes down what is so."""
-    if ledger is None or store is None:
+    if store is None:
         return None
+    if ledger is None:
+        raise Refused(
+            "this database has an authority ledger, and it was not named here: an act that only the database knows "
+            "would be lost with it. Name it: authority_ledger=, --authority-ledger or TENURE_AUTHORITY_LEDGER",
+            code="LEDGER_REQUIRED",
+        )
     book = yield from _read(ledger)
     if book is None or book.store != store:
         raise Refused(
