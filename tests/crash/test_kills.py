@@ -23,7 +23,7 @@ from tenure.flows.authority import recover_database
 from tenure.flows.drive import run_flow
 from tenure.journal.ledger import FileLog, LogLedger
 from tenure.journal.receipts import ReceiptJournal
-from tenure.procedures.authority import nobody_suspected, read_facts
+from tenure.procedures.authority import compare, nobody_suspected
 from tenure.rules.ledger import Book
 from tenure.rules.outcome import Evidence
 from tenure.service import DurableJobService
@@ -236,7 +236,7 @@ def _operate(street: Street, tenant: str) -> None:
     def new_book(identity: str) -> Book:
         return Book(store="s-3", identity=identity)
 
-    if store.run(read_facts(ledger.read(), "here")).frozen is not None:
+    if store.run(compare(ledger.read(), "here")) is not None:
         run_flow(recover_database(ledger, "here", "op:2", "again", nobody_suspected, new_book), store.run)
     # A program that died before its ledger began is an operator's without one.
     store.ledger = None if ledger.read() is None else ledger
