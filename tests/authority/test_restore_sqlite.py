@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,8 +16,9 @@ import pytest
 from tenure.errors import EpochClosed, Refused
 from tenure.loops import authority
 from tenure.opening import open_async_store
+from tenure.procedures.authority import tick
 from tenure.procedures.inspect import list_evidence
-from tenure.rules.ledger import Cause
+from tenure.rules.ledger import Cause, Pending
 from tenure.rules.outcome import Accepted, Succeeded
 from tenure.service import AsyncDurableJobService
 from tenure.testing import FakeProvider
@@ -300,6 +302,32 @@ def test_an_act_whose_author_died_is_applied_by_the_next_worker(crew: Crew) -> N
         book = crew.book()
         assert book is not None
         assert (book.epochs["studio"], book.frozen("studio"), dict(book.pending)) == (2, True, {})
+
+
+def test_an_act_that_was_done_and_ended_since_is_not_done_again(crew: Crew) -> None:
+    """A worker remembers a freeze as pending that was confirmed and thawed meanwhile."""
+    with crew.working() as running:
+        runs_on(crew, running, "a")
+    app = crew.app()
+    app.service.freeze_tenant("studio", actor="op:1", reason="r")
+    (frozen_by,) = app.service.show_tenant("studio").acts
+    assert frozen_by.what == "frozen"
+    rows = []
+    with app.store.transaction() as tx:
+        rows = tx.execute("SELECT act_id FROM tenure_authority_event").fetchall()
+    app.service.thaw_tenant("studio", actor="op:1", reason="r")
+    book = crew.book()
+    assert book is not None
+    act = Pending(rows[0][0], "frozen", "studio", 1, "op:1", "r")
+    stale = replace(book, pending={act.id: act})
+    found = app.store.run(tick(stale, app.store.file_identity(), sure=True))
+    assert found.applied == (act.id,)
+    assert not app.service.show_tenant("studio").frozen
+    # The control: one that nobody has done is.
+    other = replace(act, id="00000000-0000-0000-0000-000000000001")
+    app.store.run(tick(replace(book, pending={other.id: other}), app.store.file_identity(), sure=True))
+    assert app.service.show_tenant("studio").frozen
+    app.close()
 
 
 def test_an_act_that_is_refused_leaves_nothing_pending(crew: Crew) -> None:

@@ -153,9 +153,11 @@ def _apply_pending(book: Book, now: int) -> Script[tuple[str, ...]]:
         Each("authority_ensure", [(tenant,) for tenant in tenants]),
         Each("authority_exclusive", [(tenant,) for tenant in tenants]),
     ]
+    # Under the lock: its author, or another worker, may have been here, and a later act may have ended it since.
+    known = yield [Statement("authority_event_known", {"act_id": UUID(act.id)}) for act in acts]
     now_of = {row[0]: (row[1], bool(row[2])) for row in rows}
     events = []
-    for act in acts:
+    for act in [one for one, done in zip(acts, known, strict=True) if not done]:
         now_of[act.tenant] = after_act(now_of[act.tenant], act.what, act.epoch)
         events.append((UUID(act.id), act.tenant, act.what, now_of[act.tenant][0], act.actor, act.reason, now))
     yield [
