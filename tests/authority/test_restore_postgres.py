@@ -8,7 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from tenure.errors import Invalid, Refused
+from tenure.errors import Invalid
 from tests.authority.clusters import Standby, address, base_backup, both, program, put_back
 from tests.authority.crew import Crew, frozen, runs_on, ticks
 from tests.loops.stage import until
@@ -162,7 +162,7 @@ def test_a_worker_that_was_not_told_of_the_ledger_does_not_start(
     assert raised.value.code == "LEDGER_REQUIRED"
     app = crew.app()
     for act in (app.service.rotate_tenant, app.service.freeze_tenant, app.service.thaw_tenant):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(Invalid) as refused:
             act("studio", actor="op:1", reason="r")
         assert refused.value.code == "LEDGER_REQUIRED"
     app.close()

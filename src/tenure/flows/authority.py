@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID
 
-from tenure.errors import Refused, TenureError, Unavailable
+from tenure.errors import Invalid, Refused, TenureError, Unavailable
 from tenure.procedures import authority, tenants
 from tenure.procedures.authority import Recovered
 from tenure.rules.authority import Tenant
@@ -59,7 +59,7 @@ def _book(ledger: Ledger | None, store: str | None) -> FlowScript[Book | None]:
     if store is None:
         return None
     if ledger is None:
-        raise Refused(
+        raise Invalid(
             "this database has an authority ledger, and it was not named here: an act that only the database knows "
             "would be lost with it. Name it: authority_ledger=, --authority-ledger or TENURE_AUTHORITY_LEDGER",
             code="LEDGER_REQUIRED",
