@@ -83,6 +83,14 @@ VERBS: dict[str, dict[str, str]] = {
         "get_approval": "",
         "list_approvals": "",
     },
+    "Authority": {
+        "rotate_tenant": "the tenant's epoch in the ledger and the database; the act",
+        "freeze_tenant": "the tenant's freeze in the ledger and the database; the act",
+        "thaw_tenant": "the tenant's freeze in the database and the ledger; the act",
+        "readmit_jobs": "the epoch of each job, event `readmitted`; the act",
+        "list_tenants": "",
+        "show_tenant": "",
+    },
     "Read": {
         "get_job": "",
         "find_by_idempotency_key": "",
@@ -486,6 +494,8 @@ def records(page: Page) -> None:
         tenure.Stats,
         tenure.StatsLine,
         tenure.Approval,
+        tenure.Tenant,
+        tenure.Act,
         *restored,
     ):
         record(page, kind)

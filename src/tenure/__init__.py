@@ -26,10 +26,12 @@ from tenure.errors import (
 )
 from tenure.flows.recover import Answered, Reconciled
 from tenure.handler import AsyncContext, Context
+from tenure.opening import open_async_store, open_store
 from tenure.procedures.claim import Claim
 from tenure.procedures.enqueue import Created
 from tenure.procedures.recover import Suspect
 from tenure.rules.approval import Approval, ApprovalState, action_digest
+from tenure.rules.authority import Act, Tenant
 from tenure.rules.control import Allow, ControlRequest, Deny
 from tenure.rules.effect import Effect, EffectState
 from tenure.rules.envelope import (
@@ -63,7 +65,6 @@ from tenure.rules.stats import Stats, StatsLine
 from tenure.rules.status import Phase, Status
 from tenure.rules.suspicion import Suspicion
 from tenure.service import AsyncDurableJobService, DurableJobService
-from tenure.stores import open_async_store, open_store
 
 try:
     __version__ = version("tenure")
@@ -73,6 +74,7 @@ except PackageNotFoundError:  # a source tree that was never installed
 __all__ = [
     "Absent",
     "Accepted",
+    "Act",
     "Allow",
     "Answered",
     "Approval",
@@ -125,6 +127,7 @@ __all__ = [
     "Succeeded",
     "Suspect",
     "Suspicion",
+    "Tenant",
     "Tenure",
     "TenureError",
     "Unavailable",

@@ -21,6 +21,7 @@ from tenure.connectors.provider import Provider, check_provider
 from tenure.connectors.wire import json_value
 from tenure.errors import Invalid, echo
 from tenure.kinds import HANDLER_TIMEOUT, Handler, Kind, Registry, declare
+from tenure.opening import open_async_store, open_ledger, open_store
 from tenure.procedures.enqueue import Created, create, create_at_once
 from tenure.rules.approval import action_digest
 from tenure.rules.control import ControlRequest
@@ -29,7 +30,7 @@ from tenure.rules.envelope import ExecutionInput, GovernanceInput
 from tenure.rules.job import DEFAULT_OPTIONS
 from tenure.rules.outcome import Evidence, Outcome, Terms
 from tenure.service import AsyncDurableJobService, DurableJobService
-from tenure.stores import open_async_store, open_store, redacted, refuse_ledger
+from tenure.stores import redacted
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Clock, Store, Transaction
 from tenure.stores.joining import awaits
 from tenure.yields import Procedure, new_id
@@ -139,7 +140,13 @@ class Tenure:
         execution_control_mode: str | None = None,
         execution_control_timeout: timedelta = ANSWER_WITHIN,
     ) -> None:
-        refuse_ledger(authority_ledger)
+        if isinstance(store, str):
+            open_ledger(store, authority_ledger)  # refuses what could never be one, before anything is opened
+        elif authority_ledger is not None:
+            raise Invalid(
+                "an open store has its ledger already; name it there: open_store(url, authority_ledger=...)",
+                code="BAD_ARGUMENT",
+            )
         self.organization = check_text("organization", organization)
         self.project = check_text("project", project)
         self.tenant = None if tenant is None else check_text("tenant", tenant)
@@ -154,7 +161,11 @@ class Tenure:
         self._url = store if isinstance(store, str) else store.url
         self._owned = isinstance(store, str)
         self._store: Store | None = None if isinstance(store, str) else store
-        self._options: dict[str, Any] = {"role": role, "clock": clock}
+        self._options: dict[str, Any] = {
+            "role": role,
+            "clock": clock,
+            "authority_ledger": authority_ledger,
+        }
         self._astores: dict[asyncio.AbstractEventLoop, AsyncStore] = {}
         self._lock = threading.Lock()
         self._last_acting: ExecutionInput | None = None
@@ -249,10 +260,13 @@ class Tenure:
         """Where the store is, without any password."""
         return self._store.url if self._store is not None else redacted(self._url)
 
-    def use_store(self, url: str) -> None:
+    def use_store(self, url: str | None = None, *, authority_ledger: str | PathLike[str] | None = None) -> None:
         """
-        Use another store than the one the app was made with; before anything is opened.
+        Use another store, or another ledger, than the app was made with; before anything is opened.
 
+        Args:
+            url: The app's own where left out.
+            authority_ledger: For another store the default of `open_store`, not the app's own, where left out.
         Raises:
             Invalid: STORE_OPEN; KIND_TAKEN, where another app has another handler on that store.
         """
@@ -260,8 +274,10 @@ class Tenure:
             if self._store is not None or self._astores:
                 raise Invalid("the app has opened its store already", code="STORE_OPEN")
             for kind in self.registry:
-                self._check_alone(kind, url)
-            self._url, self._owned = url, True
+                self._check_alone(kind, url or self._url)
+            if url is not None or authority_ledger is not None:
+                self._options["authority_ledger"] = authority_ledger
+            self._url, self._owned = url or self._url, True
 
     @property
     def store(self) -> Store:

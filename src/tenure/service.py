@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from tenure import verbs
 from tenure.flows.drive import run_flow, run_flow_async
 from tenure.rules.creation import check_text
+from tenure.rules.ledger import Ledger
 from tenure.rules.scope import Scope
 from tenure.stores.contract import AsyncStore, Store
 from tenure.yields import Flow, Procedure
@@ -25,11 +26,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _scope(tenant: str | None, actor: str | None) -> Scope:
+def _scope(tenant: str | None, actor: str | None, ledger: Ledger | None) -> Scope:
     for name, value in (("tenant", tenant), ("actor", actor)):
         if value is not None:
             check_text(name, value)
-    return Scope(tenant, actor)
+    return Scope(tenant, actor, ledger)
 
 
 def _blocking(
@@ -94,6 +95,24 @@ def _awaiting_flow(
     return call
 
 
+def _threaded(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    def call(*args: Any) -> Awaitable[Any]:
+        return asyncio.to_thread(function, *args)
+
+    return call
+
+
+class _Apart:
+    """A ledger for a flow of an awaiting caller: what it asks is done in a thread, and awaited."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.where = ledger.where
+        self.read: Any = _threaded(ledger.read)
+        self.begin: Any = _threaded(ledger.begin)
+        self.write: Any = _threaded(ledger.write)
+        self.close: Any = ledger.close
+
+
 class DurableJobService:
     """
     Every verb of the contract on one store, blocking.
@@ -106,7 +125,7 @@ class DurableJobService:
 
     def __init__(self, store: Store, *, tenant: str | None = None, actor: str | None = None) -> None:
         self.store = store
-        self.scope = _scope(tenant, actor)
+        self.scope = _scope(tenant, actor, store.ledger)
 
     create_job = _blocking(verbs.create_job)
     create_jobs = _blocking(verbs.create_jobs)
@@ -156,6 +175,12 @@ class DurableJobService:
     list_effects_needing_evidence = _blocking(verbs.list_effects_needing_evidence)
     clear_suspicion = _blocking(verbs.clear_suspicion)
     reconcile_suspects = _blocking_flow(verbs.reconcile_suspects)
+    list_tenants = _blocking(verbs.list_tenants)
+    show_tenant = _blocking(verbs.show_tenant)
+    rotate_tenant = _blocking_flow(verbs.rotate_tenant)
+    freeze_tenant = _blocking_flow(verbs.freeze_tenant)
+    thaw_tenant = _blocking_flow(verbs.thaw_tenant)
+    readmit_jobs = _blocking(verbs.readmit_jobs)
 
 
 class AsyncDurableJobService:
@@ -168,7 +193,7 @@ class AsyncDurableJobService:
 
     def __init__(self, store: AsyncStore, *, tenant: str | None = None, actor: str | None = None) -> None:
         self.store = store
-        self.scope = _scope(tenant, actor)
+        self.scope = _scope(tenant, actor, None if store.ledger is None else _Apart(store.ledger))
 
     create_job = _awaiting(verbs.create_job)
     create_jobs = _awaiting(verbs.create_jobs)
@@ -218,3 +243,9 @@ class AsyncDurableJobService:
     list_effects_needing_evidence = _awaiting(verbs.list_effects_needing_evidence)
     clear_suspicion = _awaiting(verbs.clear_suspicion)
     reconcile_suspects = _awaiting_flow(verbs.reconcile_suspects)
+    list_tenants = _awaiting(verbs.list_tenants)
+    show_tenant = _awaiting(verbs.show_tenant)
+    rotate_tenant = _awaiting_flow(verbs.rotate_tenant)
+    freeze_tenant = _awaiting_flow(verbs.freeze_tenant)
+    thaw_tenant = _awaiting_flow(verbs.thaw_tenant)
+    readmit_jobs = _awaiting(verbs.readmit_jobs)

@@ -47,6 +47,7 @@ TABLES = (
     "escalation",
     "approval",
     "suspect",
+    "authority_event",
     "claim",
     "announcement",
     "queue",

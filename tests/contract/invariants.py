@@ -205,7 +205,7 @@ def _tenants(dump: Dump) -> list[str]:
     return [
         f"{table}: a row of {row[_JOB.get(table, 'job_id')]} says tenant {row['tenant']}"
         for table in OF_TENANTS
-        if table != "authority"
+        if not table.startswith("authority")
         for row in dump[table]
         if owner.get(row[_JOB.get(table, "job_id")]) not in {None, row["tenant"]}
     ]

@@ -83,6 +83,12 @@ def _paused(bench: Bench) -> Case:
     return _waiting(bench)
 
 
+def _rotated(bench: Bench) -> Case:
+    case = CASES["queued"](bench)
+    bench.service.rotate_tenant("acme", actor="op:1", reason="r")
+    return case
+
+
 def _with_evidence(case: str) -> Callable[[Bench], Case]:
     def build(bench: Bench) -> Case:
         made = CASES[case](bench)
@@ -375,6 +381,13 @@ STORIES: dict[str, Story] = {
     "sweep: declined": _answering(Declined("no")),
     "sweep: no answer": _answering(NoAnswer()),
     "sweep: no answer yet": _answering(NoAnswer(), patient=True),
+    "rotate": (CASES["running"], lambda b, c: b.service.rotate_tenant("acme", actor="op:1", reason="r")),
+    "freeze": (CASES["running"], lambda b, c: b.service.freeze_tenant("acme", actor="op:1", reason="r")),
+    "thaw": (CASES["queued"], lambda b, c: b.service.thaw_tenant("acme", actor="op:1", reason="r")),
+    "readmit": (
+        _rotated,
+        lambda b, c: b.service.readmit_jobs("acme", job_ids=[c.job_id], actor="op:1", reason="r"),
+    ),
     "recover": (CASES["expired"], lambda b, c: _quiet(b, upkeep.recover())),
     "announce": (CASES["queued"], lambda b, c: b.run(upkeep.announce("B", [KIND], timedelta(minutes=1)))),
     "park": (CASES["queued"], lambda b, c: _quiet(b, upkeep.park())),

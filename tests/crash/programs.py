@@ -19,7 +19,11 @@ from uuid import UUID
 from tenure.connectors.provider import lookup_bounded, terms
 from tenure.connectors.simulator import Simulator
 from tenure.errors import Unavailable
+from tenure.flows.authority import recover_database
+from tenure.flows.drive import run_flow
+from tenure.journal.ledger import FileLog, LogLedger
 from tenure.journal.receipts import ReceiptJournal
+from tenure.procedures.authority import compare, read_facts, tick
 from tenure.procedures.effect import Beginning, Finishing, begin_effect, begin_effects, finish_effect, finish_effects
 from tenure.procedures.hold import hold, releasing, renew
 from tenure.procedures.recover import mark_copy
@@ -28,6 +32,7 @@ from tenure.rules.digest import request_digest
 from tenure.rules.dispatch import Begun
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease
+from tenure.rules.ledger import Book, ticked
 from tenure.rules.outcome import Accepted, Evidence, NoAnswer, Succeeded
 from tenure.service import DurableJobService
 from tenure.stores import open_store
@@ -279,6 +284,38 @@ def is_restored(process: Process) -> None:
     process.work()
 
 
+def keeps_authority(process: Process) -> None:
+    """Do to a tenant what operators do, under a ledger, and bring the database back, with the ledger and without."""
+    process.enqueue()
+    path = process.folder.with_name("ledger")
+    process.plain.ledger = ledger = process.points.ledger(LogLedger(FileLog(path)))
+    identity = process.plain.run(read_facts(None, "here")).identity
+    ledger.begin(Book(store="s-1", identity=identity))
+    book = ledger.read()
+    assert book is not None
+    found = process.store.run(tick(book, "here", sure=True))
+    ledger.write(ticked(found.incarnation, found.at))
+    service = DurableJobService(process.store, actor="op:1")
+    service.rotate_tenant(ORGANIZATION, reason="leaked")
+    service.freeze_tenant(ORGANIZATION, reason="leaked")
+    service.thaw_tenant(ORGANIZATION, reason="mended")
+    service.readmit_jobs(ORGANIZATION, reason="looked at")
+
+    def bring_back() -> None:
+        def new_book(identity: str) -> Book:
+            return Book(store="s-2", identity=identity)
+
+        flow = recover_database(ledger, "here", "op:1", "restored", new_book)
+        run_flow(flow, process.store.run)
+        service.readmit_jobs(ORGANIZATION, reason="looked at")
+
+    bring_back()
+    path.unlink()
+    process.store.run(compare(ledger.read(), "here"))
+    bring_back()
+    process.work()
+
+
 class _Refusing:
     """A store whose database is gone for one procedure, once."""
 
@@ -335,6 +372,7 @@ PROGRAMS: dict[str, Callable[[Process], None]] = {
         loses_a_publish,
         tends,
         is_restored,
+        keeps_authority,
     )
 }
 

@@ -55,6 +55,7 @@ class Scene:
         self.alone()
         self.database.empty()
         self.database.sql("DELETE FROM quote_sent")
+        self.database.sql("DELETE FROM $meta WHERE key IN ('store', 'incarnation', 'ticked_at', 'frozen')")
         self.clock.set(START)
 
     def alone(self) -> None:

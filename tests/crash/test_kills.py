@@ -19,8 +19,14 @@ from uuid import UUID
 import pytest
 
 from tenure.connectors.simulator import ProviderSimulator
+from tenure.flows.authority import recover_database
+from tenure.flows.drive import run_flow
+from tenure.journal.ledger import FileLog, LogLedger
 from tenure.journal.receipts import ReceiptJournal
+from tenure.procedures.authority import compare
+from tenure.rules.ledger import Book
 from tenure.rules.outcome import Evidence
+from tenure.service import DurableJobService
 from tenure.testing.crash_points import known_points
 from tests.crash.forks import Forks
 from tests.crash.office import AWAITING_KIND, KIND, Hand, open_office
@@ -173,6 +179,7 @@ PROVES = {
     "loses_a_publish": ("reclaimed", "allowed", "stale_refused"),
     "tends": ("allowed",),
     "is_restored": ("allowed",),
+    "keeps_authority": ("allowed",),
 }
 
 
@@ -207,6 +214,8 @@ def _go_on(street: Street, program: str, tally: Tally) -> None:
     kind = AWAITING_KIND if program == "runs_a_worker" else KIND
     again = app.enqueue(kind, QUOTE, key="quote-17")
     tally.add("lost", again.created)
+    if program == "keeps_authority":
+        _operate(street, again.job.tenant)
     later, world = Hand(app, worker_id="later"), Ledger(simulator)
     recover(scene, later, mailer, world, tally, hand_in=street.hand_in)
     while settle_by_ledger(scene, world, tally):
@@ -218,6 +227,26 @@ def _go_on(street: Street, program: str, tally: Tally) -> None:
         assert job.status.value in {"completed", "cancelled", "failed"}
         if job.status.value == "completed" and any(effect.name == "note" for effect in job.effects):
             assert [len(world.seen(effect.operation_key)) for effect in job.effects] == [1, 1]
+
+
+def _operate(street: Street, tenant: str) -> None:
+    """End what an operator left behind, wherever that one died: a freeze, a rotation, a recovery half done."""
+    store = street.scene.store
+    ledger = LogLedger(FileLog(street.journals.with_name("ledger")))
+
+    def new_book(identity: str) -> Book:
+        return Book(store="s-3", identity=identity)
+
+    if store.run(compare(ledger.read(), "here")) is not None:
+        run_flow(recover_database(ledger, "here", "op:2", "again", new_book), store.run)
+    # A program that died before its ledger began is an operator's without one.
+    store.ledger = None if ledger.read() is None else ledger
+    try:
+        operator = DurableJobService(store, actor="op:2")
+        operator.thaw_tenant(tenant, reason="looked at")
+        operator.readmit_jobs(tenant, reason="looked at")
+    finally:
+        store.ledger = None
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -37,7 +37,7 @@ def test_every_public_name_is_on_the_page() -> None:
 
 def test_every_verb_has_its_signature_and_says_what_it_writes() -> None:
     named = [name for name in VERBS if name != "renew_lease"]
-    assert len(named) == 47
+    assert len(named) == 53
     for name in named:
         text = section(f"#### {name}")
         assert f"service.{name}(" in text
@@ -59,6 +59,8 @@ READERS: list[tuple[str, dict[str, Any]]] = [
     ("stats", {}),
     ("get_approval", {"reference": "ap-1", "tenant": "acme"}),
     ("list_approvals", {"tenant": "acme"}),
+    ("list_tenants", {}),
+    ("show_tenant", {"tenant": "t"}),
     ("find_reconciliation_candidates", {"project": "p", "organization": "o"}),
     ("list_suspects", {}),
     ("count_suspects", {}),

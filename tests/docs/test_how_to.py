@@ -28,6 +28,7 @@ ELSEWHERE = {
     "send-mail.md": "tests/connectors/test_pages.py",
     "test-with-the-simulator.md": "tests/connectors/test_pages.py",
     "deliver-messages.md": "tests/connectors/test_pages.py",
+    "recover-a-restored-database.md": "tests/authority/test_page.py",
 }
 HERE = [
     "embed-a-worker.md",

@@ -272,7 +272,8 @@ def test_a_database_that_goes_away_is_said_once_and_so_is_its_return(folder: Pat
         proxy.refusing = False
         until(lambda: "answers again" in said(), "the return to be noticed")
         until(lambda: well(folder), "the worker to be well again")
-    told = said().splitlines()[1:]
+    protection, *told = said().splitlines()[1:]
+    assert protection.startswith("WARNING tenure.worker no authority ledger is configured")
     assert [re.sub(r"code=\w+|[\d.]+ s$", "X", line) for line in told] == [
         "WARNING tenure.worker the database does not answer: X; it is asked again until it does",
         "WARNING tenure.worker the database answers again, after X",

@@ -17,6 +17,7 @@ import pytest
 from tenure import AsyncContext, Invalid, Tenure
 from tenure.loops import supervisor, worker
 from tenure.loops.attempts import Attempts
+from tenure.loops.authority import AuthorityWatch
 from tenure.loops.claims import Claims
 from tenure.loops.heartbeat import Heartbeat
 from tenure.loops.outcomes import Outcomes
@@ -38,6 +39,7 @@ STEPS: dict[str, tuple[type, str]] = {
     "announce": (Upkeep, "announce"),
     "sweep": (Sweeper, "sweep"),
     "journal": (Receipts, "hand_in"),
+    "authority": (AuthorityWatch, "step"),
 }
 
 
@@ -55,6 +57,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tenure:
         "TEND_EVERY",
         "ANNOUNCE_EVERY",
         "JOURNAL_EVERY",
+        "AUTHORITY_EVERY",
     ):
         monkeypatch.setattr(worker, name, seconds(PERIOD))
     monkeypatch.setattr(supervisor, "HEALTH_EVERY", PERIOD / 3)

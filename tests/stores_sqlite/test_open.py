@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import tenure
 from tenure import Tenure
 from tenure.errors import Invalid, TenureError
 from tenure.stores import open_async_store, open_store
@@ -87,24 +88,28 @@ def test_the_openers_give_stores_that_are_context_managers(tmp_path: Path) -> No
     asyncio.run(main())
 
 
-def test_an_authority_ledger_is_refused_because_nothing_would_read_it(tmp_path: Path) -> None:
+def test_a_ledger_inside_the_database_it_watches_is_refused_and_one_beside_it_is_not(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
-    for ledger in (tmp_path / "ledger", "ledger", "", "postgresql://me:secret@host/ledger"):
-        with pytest.raises(Invalid, match="not built yet") as raised:
-            open_store(url, authority_ledger=ledger)
-        assert code_of(raised) == "NOT_BUILT"
-        assert "secret" not in str(raised.value)
+    for ledger, code in ((url, "LEDGER_NOT_OUTSIDE"), ("", "BAD_ARGUMENT"), ("mysql://h/d", "BAD_STORE_URL")):
         with pytest.raises(Invalid) as raised:
-            asyncio.run(open_async_store(url, authority_ledger=ledger))
-        assert code_of(raised) == "NOT_BUILT"
+            tenure.open_store(url, authority_ledger=ledger)
+        assert code_of(raised) == code
+        with pytest.raises(Invalid) as raised:
+            asyncio.run(tenure.open_async_store(url, authority_ledger=ledger))
+        assert code_of(raised) == code
         with pytest.raises(Invalid) as raised:
             Tenure(url, organization="studio", project="sales", authority_ledger=ledger)
-        assert code_of(raised) == "NOT_BUILT"
-    with open_store(url, authority_ledger=None) as store:
+        assert code_of(raised) == code
+    with tenure.open_store(url, authority_ledger=f"sqlite:///{tmp_path}/ledger.db") as store:
         assert store.migrate()
-    app = Tenure(url, organization="studio", project="sales", authority_ledger=None)
+        with pytest.raises(Invalid) as raised:
+            Tenure(store, organization="studio", project="sales", authority_ledger=tmp_path / "ledger")
+        assert code_of(raised) == "BAD_ARGUMENT"
+    app = Tenure(url, organization="studio", project="sales", authority_ledger=tmp_path / "ledger")
     assert app.store.pending_migrations() == []
     app.close()
+    # Nothing is made by opening.
+    assert sorted(path.name for path in tmp_path.iterdir() if "ledger" in path.name) == []
 
 
 def test_a_role_is_not_a_matter_of_sqlite(tmp_path: Path) -> None:

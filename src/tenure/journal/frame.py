@@ -89,10 +89,13 @@ def encode(sequence: int, body: bytes) -> bytes:
     return b"".join((head, _HEAD_CHECK.pack(google_crc32c.value(head)), body))
 
 
-def verified(source: Source, size: int) -> Iterator[Record]:
-    """Yield the records of the verified prefix: every check holds and the numbers are 1, 2, 3, ..."""
-    offset = 0
-    expected = 1
+def verified(source: Source, size: int, offset: int = 0, expected: int = 1) -> Iterator[Record]:
+    """
+    Yield the records of the verified prefix: every check holds and the numbers are 1, 2, 3, ...
+
+    Args:
+        offset, expected: Where a reader goes on that has verified what comes before, and with which number.
+    """
     while (record := _record_at(source, offset, size)) is not None and record.sequence == expected:
         yield record
         offset = record.end

@@ -47,7 +47,8 @@ class Claims:
         kinds: What the worker knows.
         queues: What the worker serves, in this order; None for every queue.
         unwritten: How many leases are kept, of handlers that run and of outcomes on their way.
-        draining: Whether nothing new is to be claimed.
+        draining: Whether nothing new is to be claimed any more.
+        held: Whether nothing new is to be claimed for now.
         wake: Set when there may be work.
         poll: Longest pause between two looks at an empty queue, in seconds.
 
@@ -68,6 +69,7 @@ class Claims:
         concurrency: int,
         unwritten: Callable[[], int],
         draining: Callable[[], bool],
+        held: Callable[[], bool],
         wake: asyncio.Event,
         poll: float,
     ) -> None:
@@ -79,6 +81,7 @@ class Claims:
         self._concurrency = concurrency
         self._unwritten = unwritten
         self._draining = draining
+        self._held = held
         self._wake = wake
         self.poll = poll
         self.freed = asyncio.Event()
@@ -103,7 +106,7 @@ class Claims:
         if self._asked is None:
             free = self._free()
             # While draining, only a claim whose answer is not known yet is asked again, so that it can be given back.
-            if self._draining() or free <= 0:
+            if self._draining() or self._held() or free <= 0:
                 await self._sleep(self.freed, self.poll)
                 return
             if self._cursor is not None and free < self._concurrency * _WORTH:

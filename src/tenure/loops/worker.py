@@ -11,6 +11,7 @@ Loops, each supervised, each with a pulse that `health()` reads:
     announce   says which kinds this worker knows, parks what nobody knows, forgets old claim ids
     sweep      asks providers about what is uncertain
     journal    hands in receipts that could not be written
+    authority  compares the database with its ledger, and raises its counter
 
 Stopping has three steps. The first signal drains: nothing new is claimed, what runs goes on with its lease kept, what
 was claimed and not started is given back without using an attempt. The second, or the end of the grace period, stops
@@ -38,6 +39,7 @@ from tenure.attempt import Attempt, Runtime
 from tenure.errors import Invalid
 from tenure.journal.receipts import ReceiptJournal
 from tenure.loops.attempts import STOP_GRACE, Attempts
+from tenure.loops.authority import AUTHORITY_EVERY, AuthorityWatch
 from tenure.loops.claims import POLL_MAX, Claims
 from tenure.loops.commits import Commits
 from tenure.loops.heartbeat import Heartbeat
@@ -146,6 +148,7 @@ class Worker:
         self._threads = Threads("tenure-handler")
         self._draining = False
         self._receipts: Receipts | None = None
+        self._authority: AuthorityWatch | None = None
         self._state = "new"
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -200,6 +203,8 @@ class Worker:
         if self._journal_dir is not None:
             self._journal = await self._run_apart(partial(ReceiptJournal, self._journal_dir))
             stack.push_async_callback(self._run_apart, self._journal.close)
+        self._authority = AuthorityWatch(self._store, self._run_apart, wake=self._wake)
+        await self._authority.start()
         self._upkeep = Upkeep(
             self._store,
             self.worker_id,
@@ -241,6 +246,10 @@ class Worker:
         self._attempts = Attempts(self._runtime, self._heartbeat, self._outcomes, self._threads, self._slot_freed)
         sweeper = Sweeper(self._store, self.app.providers.by_name, lookup=self._lookup, tenant=self._tenant)
         supervise.follow(outcomes, self._outcomes.step)
+        watch = self._authority
+        assert watch is not None
+        if watch.watches:
+            supervise.keep("authority", AUTHORITY_EVERY, watch.step)
         supervise.keep("tend", TEND_EVERY, self._upkeep.tend)
         supervise.keep("announce", ANNOUNCE_EVERY, self._upkeep.announce)
         if self._sweep_every is not None:
@@ -264,6 +273,7 @@ class Worker:
             concurrency=self._concurrency,
             unwritten=lambda: self._heartbeat.kept,
             draining=lambda: self._draining,
+            held=lambda: watch.holds,
             wake=self._wake,
             poll=self._poll,
         )
@@ -428,6 +438,8 @@ class Worker:
         """Say how the worker is; callable from any thread. One that does not run is not well."""
         loops = self._supervisor.loops()
         problems = () if self._receipts is None else self._receipts.problems
+        if self._authority is not None:
+            problems = (*problems, *self._authority.problems)
         if self._state not in {"running", "stopping"}:
             problems = (*problems, _NOT_RUNNING[self._state])
         ok = bool(loops) and all(one.ok for one in loops.values()) and not problems

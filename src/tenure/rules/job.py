@@ -138,6 +138,11 @@ class Job:
         return self.dispatch.begun_at if self.dispatch else None
 
     @property
+    def held_reason(self) -> str | None:
+        """Why queued work may not run: a superseded epoch, a frozen tenant, a frozen database; None where it may."""
+        return self.authority.held(self.epoch) if self.status is Status.QUEUED else None
+
+    @property
     def phase(self) -> Phase:
         """What people see."""
         return phase(self)

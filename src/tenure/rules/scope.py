@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tenure.errors import Invalid
 from tenure.rules.creation import check_text
 from tenure.rules.envelope import agree_tenant
+from tenure.rules.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +18,12 @@ class Scope:
     Attributes:
         tenant: The only tenant it sees; None means all.
         actor: Who it acts for, where a verb names nobody.
+        ledger: The authority ledger of its store, None where there is none.
     """
 
     tenant: str | None = None
     actor: str | None = None
+    ledger: Ledger | None = None
 
     def narrow(self, tenant: str | None) -> str | None:
         """Apply the binding to an optional argument."""

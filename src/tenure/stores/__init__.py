@@ -1,14 +1,14 @@
 """
 Stores: procedures run on a real database. `open_store` picks one by its URL.
 
-Each database has a package here whose `store` module offers `open_store` and `open_async_store` with these arguments
-but the ledger; it is imported when its URL is first used, so that a driver that is not installed costs nothing.
+Each database has a package here whose `store` module offers `open_store` and `open_async_store` with these arguments,
+and whose `ledger` module offers the log of an authority ledger. It is imported when its URL is first used, so that a
+driver that is not installed costs nothing. `tenure.opening` opens a store together with its ledger.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from os import PathLike
 from typing import Any, cast
 
 from tenure.errors import Invalid
@@ -26,7 +26,6 @@ def open_store(
     *,
     role: str | None = None,
     clock: Clock | None = None,
-    authority_ledger: str | PathLike[str] | None = None,
 ) -> Store:
     """
     Open a store for blocking callers; a context manager, ended by `close()`.
@@ -36,13 +35,11 @@ def open_store(
             `postgres://` means the same as `postgresql://`.
         role: A PostgreSQL role that the connections take on.
         clock: Replaces the store's clock in tests.
-        authority_ledger: Kept for a ledger of epochs outside the database; None until there is one.
 
     Raises:
-        Invalid: BAD_STORE_URL for another scheme, NOT_BUILT for a ledger; see the store for its own reasons.
+        Invalid: BAD_STORE_URL for another scheme; see the store for its own reasons.
         Unavailable: The database did not answer.
     """
-    refuse_ledger(authority_ledger)
     store = _module(url).open_store(url, role=role, clock=clock)
     return cast("Store", store)
 
@@ -52,28 +49,17 @@ async def open_async_store(
     *,
     role: str | None = None,
     clock: Clock | None = None,
-    authority_ledger: str | PathLike[str] | None = None,
 ) -> AsyncStore:
     """See `open_store`; an async context manager, ended by `await close()`."""
-    refuse_ledger(authority_ledger)
     store = await _module(url).open_async_store(url, role=role, clock=clock)
     return cast("AsyncStore", store)
 
 
-def refuse_ledger(authority_ledger: str | PathLike[str] | None) -> None:
-    """
-    Refuse an authority ledger: nothing would read it, and a restored database would go on unnoticed.
-
-    Raises:
-        Invalid: NOT_BUILT.
-    """
-    if authority_ledger is not None:
-        raise Invalid(
-            "the authority ledger is not built yet, so no store notices that its database was restored from a backup; "
-            "leave out authority_ledger=, and after a restore keep the workers stopped until a person has looked at "
-            "the jobs in it",
-            code="NOT_BUILT",
-        )
+def open_log(url: str, entries_max: int) -> Any:
+    """Make the log of an authority ledger in a database of its own (`journal.ledger.Log`); nothing is opened yet."""
+    _module(url)
+    scheme = url.partition(":")[0].lower()
+    return import_module(_KNOWN[scheme].removesuffix("store") + "ledger").open_log(url, entries_max)
 
 
 def redacted(url: str) -> str:

@@ -66,11 +66,18 @@ class Store(Protocol):
         dialect: `sqlite` or `postgresql`.
         url: Where it is, without any password.
         block_max: How long a transaction of a caller may keep all others waiting; None where it does not.
+        ledger: The authority ledger that goes with it (`rules.ledger.Ledger`), None where there is none; hung here by
+            the opener, and handed on to the stores made from this one.
     """
 
     dialect: str
     url: str
     block_max: timedelta | None
+    ledger: Any
+
+    def file_identity(self) -> str | None:
+        """Tell the file of a database that is a file from any other file; None for one that is not, or is not there."""
+        ...
 
     def run(self, procedure: Procedure[T]) -> T:
         """
@@ -155,11 +162,18 @@ class AsyncStore(Protocol):
         dialect: `sqlite` or `postgresql`.
         url: Where it is, without any password.
         block_max: How long a transaction of a caller may keep all others waiting; None where it does not.
+        ledger: The authority ledger that goes with it (`rules.ledger.Ledger`), None where there is none; hung here by
+            the opener, and handed on to the stores made from this one.
     """
 
     dialect: str
     url: str
     block_max: timedelta | None
+    ledger: Any
+
+    def file_identity(self) -> str | None:
+        """Tell the file of a database that is a file from any other file; None for one that is not, or is not there."""
+        ...
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `Store.run`."""

@@ -35,6 +35,7 @@ from uuid import UUID
 
 from tenure.connectors.provider import Provider
 from tenure.errors import Invalid
+from tenure.rules.ledger import Book, Entry, Ledger
 from tenure.rules.outcome import Evidence, Outcome
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Store, Transaction
 from tenure.stores.runner import asked
@@ -143,6 +144,11 @@ class CrashPoints:
     def journal(self, journal: _Keep) -> _Keep:
         """Wrap what keeps receipts: `keep:before`, `keep:after`."""
         return _WatchedJournal(journal, self)
+
+    def ledger(self, ledger: Ledger) -> Ledger:
+        """Wrap an authority ledger: `ledger_read`, `ledger_begin` and `ledger_write`, each with before and after."""
+        watched: Any = _WatchedLedger(ledger, self)
+        return cast("Ledger", watched)
 
     def __repr__(self) -> str:
         return f"<CrashPoints {f'{self.at}:{self.times}' if self.at else 'watching'}>"
@@ -454,3 +460,20 @@ class _WatchedJournal(_Wrapper):
         kept = self._inner.append_receipt(operation_key, attempt_id, evidence)
         self._points.reach(f"keep:{AFTER}")
         return kept
+
+
+class _WatchedLedger(_Wrapper):
+    def read(self) -> Book | None:
+        return self._passed("read")  # type: ignore[no-any-return]
+
+    def begin(self, book: Book) -> Book:
+        return self._passed("begin", book)  # type: ignore[no-any-return]
+
+    def write(self, *entries: Entry) -> Book:
+        return self._passed("write", *entries)  # type: ignore[no-any-return]
+
+    def _passed(self, name: str, *given: Any) -> Any:
+        self._points.reach(f"ledger_{name}:{BEFORE}")
+        value = getattr(self._inner, name)(*given)
+        self._points.reach(f"ledger_{name}:{AFTER}")
+        return value

@@ -45,6 +45,14 @@ from tenure.verbs.recovering import (
     reconcile_suspects,
 )
 from tenure.verbs.stats import stats
+from tenure.verbs.tenants import (
+    freeze_tenant,
+    list_tenants,
+    readmit_jobs,
+    rotate_tenant,
+    show_tenant,
+    thaw_tenant,
+)
 
 __all__ = [
     "acknowledge_cancellation",
@@ -63,6 +71,7 @@ __all__ = [
     "find_by_idempotency_key",
     "find_reconciliation_candidates",
     "finish_effect",
+    "freeze_tenant",
     "get_approval",
     "get_job",
     "grant_approval",
@@ -75,11 +84,13 @@ __all__ = [
     "list_queue_changes",
     "list_queues",
     "list_suspects",
+    "list_tenants",
     "mark_halt_unsafe",
     "mark_indeterminate",
     "mark_provider_dispatched",
     "mark_timed_out",
     "pause_queue",
+    "readmit_jobs",
     "reconcile_dispatched",
     "reconcile_suspects",
     "release_job",
@@ -88,10 +99,13 @@ __all__ = [
     "retry_job",
     "revoke_approval",
     "revoke_job",
+    "rotate_tenant",
     "set_queue",
     "show_queues",
+    "show_tenant",
     "stats",
     "submit_evidence",
     "sweep_reconciliation_candidates",
+    "thaw_tenant",
     "transfer_queue",
 ]

@@ -72,7 +72,18 @@ def list_(
     several = len({job.tenant for job in jobs}) > 1
     table(
         "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs",
-        ("id", *(["tenant"] if several else []), "key", "kind", "status", "phase", "tries", "error", "escalated"),
+        (
+            "id",
+            *(["tenant"] if several else []),
+            "key",
+            "kind",
+            "status",
+            "phase",
+            "tries",
+            "error",
+            "held",
+            "escalated",
+        ),
         [
             (
                 job.id,
@@ -83,6 +94,7 @@ def list_(
                 job.phase,
                 f"{job.attempt_count}/{job.max_attempts}",
                 job.error_code,
+                job.held_reason,
                 job.escalated_at,
             )
             for job in jobs

@@ -16,7 +16,20 @@ from typing import Annotated, NoReturn
 import typer
 
 from tenure.errors import TenureError
-from tenure.faces.cli import approvals, demo, jobs, journal, lab, queue_changes, queues, stats, storage, suspects, work
+from tenure.faces.cli import (
+    approvals,
+    demo,
+    jobs,
+    journal,
+    lab,
+    queue_changes,
+    queues,
+    stats,
+    storage,
+    suspects,
+    tenants,
+    work,
+)
 from tenure.faces.cli.show import write_json
 
 
@@ -60,6 +73,7 @@ app.command("worker")(work.worker)
 app.command("enqueue")(work.enqueue)
 app.command("sweep")(work.sweep)
 app.command("stats")(stats.stats)
+app.command("recover")(tenants.recover)
 app.add_typer(jobs.app, name="jobs")
 for command in (
     queue_changes.pause,
@@ -72,6 +86,7 @@ for command in (
 app.add_typer(queues.app, name="queues")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(suspects.app, name="suspects")
+app.add_typer(tenants.app, name="tenants")
 app.add_typer(journal.app, name="journal")
 
 

@@ -17,13 +17,22 @@ import typer
 
 from tenure.app import Tenure
 from tenure.errors import Invalid
-from tenure.stores import open_store
+from tenure.opening import open_store
 from tenure.stores.contract import Store
 
 StoreUrl = Annotated[
     str | None,
     typer.Option(
         "--store", envvar="TENURE_STORE", help="sqlite:///FILE or postgresql://HOST/DATABASE", show_envvar=True
+    ),
+]
+LedgerPlace = Annotated[
+    str | None,
+    typer.Option(
+        "--authority-ledger",
+        envvar="TENURE_AUTHORITY_LEDGER",
+        help="A path, or the URL of another database; left out: beside a SQLite file.",
+        show_envvar=True,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON with stable field names.")]
@@ -39,10 +48,12 @@ def who() -> str:
 
 
 @contextmanager
-def opened(url: str | None) -> Iterator[Store]:
+def opened(url: str | None, ledger: str | None = None) -> Iterator[Store]:
     """
     Open the store of a command.
 
+    Args:
+        ledger: TENURE_AUTHORITY_LEDGER where a command has no option for it.
     Raises:
         Invalid: STORE_REQUIRED.
     """
@@ -51,7 +62,7 @@ def opened(url: str | None) -> Iterator[Store]:
             "say which store: --store sqlite:///jobs.db, or set TENURE_STORE (see `tenure init`)", code="STORE_REQUIRED"
         )
     with naming(masked(url)):
-        store = open_store(url)
+        store = open_store(url, authority_ledger=ledger or os.environ.get("TENURE_AUTHORITY_LEDGER") or None)
         try:
             yield store
         finally:
@@ -76,20 +87,21 @@ def masked(url: str) -> str:
 
 
 @contextmanager
-def loaded(name: str, url: str | None = None) -> Iterator[Tenure]:
+def loaded(name: str, url: str | None = None, ledger: str | None = None) -> Iterator[Tenure]:
     """Import an app like `load_app`, for as long as a command uses it."""
-    app = load_app(name, url)
+    app = load_app(name, url, ledger)
     # The app keeps its URL to itself because of the password in it.
     with naming(masked(url or app._url)):  # noqa: SLF001
         yield app
 
 
-def load_app(name: str, url: str | None = None) -> Tenure:
+def load_app(name: str, url: str | None = None, ledger: str | None = None) -> Tenure:
     """
     Import an app by MODULE:APP, from the working directory too.
 
     Args:
         url: Use this store instead of the app's own.
+        ledger: Use this ledger instead of the app's own; TENURE_AUTHORITY_LEDGER where a command has no option for it.
     Raises:
         Invalid: APP_NOT_FOUND with what is missing.
     """
@@ -112,6 +124,7 @@ def load_app(name: str, url: str | None = None) -> Tenure:
         apps = [key for key, value in vars(module).items() if isinstance(value, Tenure)]
         hint = f"; it has {', '.join(f'{module_name}:{one}' for one in apps)}" if apps else ""
         raise Invalid(f"{module_name!r} has no Tenure app called {attribute!r}{hint}", code="APP_NOT_FOUND")
-    if url:
-        found.use_store(url)
+    ledger = ledger or os.environ.get("TENURE_AUTHORITY_LEDGER") or None
+    if url or ledger:
+        found.use_store(url, authority_ledger=ledger)
     return found

@@ -108,6 +108,7 @@ def job_fields(job: Job, *, payload: bool = False, message: bool = False) -> dic
         "queue": job.queue,
         "status": job.status,
         "phase": job.phase,
+        "held_reason": job.held_reason,
         "priority": job.priority,
         "attempt_count": job.attempt_count,
         "max_attempts": job.max_attempts,

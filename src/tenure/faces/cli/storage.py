@@ -12,10 +12,12 @@ import typer
 
 import tenure
 from tenure.errors import Invalid, TenureError
-from tenure.faces.cli.options import AsJson, StoreUrl, opened
+from tenure.faces.cli.options import AsJson, LedgerPlace, StoreUrl, opened
 from tenure.faces.cli.show import table, write_json
+from tenure.procedures.authority import read_facts
 from tenure.procedures.inspect import list_jobs
 from tenure.procedures.reconcile import find_candidate_scopes
+from tenure.rules.ledger import Book, Facts
 from tenure.stores.contract import Store
 
 _STARTER = '''"""A first job. Run it with: tenure worker app:app"""
@@ -83,14 +85,14 @@ def migrate(
     return 0
 
 
-def doctor(store: StoreUrl = None, as_json: AsJson = False) -> int:
+def doctor(store: StoreUrl = None, ledger: LedgerPlace = None, as_json: AsJson = False) -> int:
     """Look at versions, the store and what needs a person; exit 1 when something is wrong."""
     findings: list[dict[str, Any]] = [
         _finding("tenure", tenure.__version__),
         _finding("python", sys.version.split()[0]),
     ]
     try:
-        with opened(store) as made:
+        with opened(store, ledger) as made:
             findings += _look(made)
     except TenureError as error:
         findings.append(_finding("store", str(error), ok=False))
@@ -118,11 +120,44 @@ def _look(made: Store) -> list[dict[str, Any]]:
     found.append(_finding("needs attention", f"{len(waiting)} jobs, {len(escalated)} of them escalated"))
     scopes = made.run(find_candidate_scopes(None))
     found.append(_finding("to reconcile", f"{len(scopes)} scopes; a worker or `tenure sweep` asks their providers"))
-    if made.dialect == "postgresql":
-        found.append(
-            _finding("restore protection", "none: this version keeps no ledger of epochs outside the database")
+    return [*found, *_authority(made)]
+
+
+def _authority(made: Store) -> list[dict[str, Any]]:
+    """Say whether a restored copy would be noticed, whether this is one, and what to run next."""
+    ledger, what = made.ledger, "restore protection"
+    if ledger is None:
+        facts = made.run(read_facts(None, made.file_identity()))
+        none = "none: no authority ledger is configured, so a restored copy would not be noticed"
+        if facts.store is not None:
+            none = "this database has an authority ledger, and it was not named here; pass --authority-ledger"
+        return [_finding(what, none, ok=facts.store is None), *_frozen(facts, None)]
+    try:
+        book = ledger.read()
+    except TenureError as error:
+        facts = made.run(read_facts(None, made.file_identity()))
+        return [_finding(what, f"{error} [{error.code}]", ok=False), *_frozen(facts, None)]
+    facts = made.run(read_facts(book, made.file_identity()))
+    if book is None and facts.store is None:
+        return [_finding(what, f"begins with the first worker, at {ledger.where}"), *_frozen(facts, book)]
+    pending = 0 if book is None else len(book.pending)
+    waiting = f"; {pending} acts wait for a worker to apply them" if pending else ""
+    return [_finding(what, f"{ledger.where}, tick {facts.incarnation}{waiting}"), *_frozen(facts, book)]
+
+
+def _frozen(facts: Facts, book: Book | None) -> list[dict[str, Any]]:
+    if facts.frozen is None:
+        return []
+    behind = 0 if book is None else book.incarnation - facts.incarnation
+    ticks = f" ({behind} ticks, about as many seconds of work, behind)" if behind > 0 else ""
+    return [
+        _finding(
+            "frozen",
+            f"{facts.frozen.cause}: {facts.frozen.text}{ticks}; see that this is the database you mean, then look at "
+            "`tenure recover`, which changes nothing without --yes",
+            ok=False,
         )
-    return found
+    ]
 
 
 def _finding(what: str, found: str, *, ok: bool = True) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 from tenure.app import Tenure
 from tenure.errors import Invalid
-from tenure.faces.cli.options import AppName, AsJson, StoreUrl, loaded, who
+from tenure.faces.cli.options import AppName, AsJson, LedgerPlace, StoreUrl, loaded, who
 from tenure.faces.cli.show import console, table, write_json
 from tenure.loops.sweeper import Sweeper
 from tenure.procedures.inspect import list_jobs
@@ -46,6 +46,7 @@ def worker(
     grace: Annotated[float, typer.Option(help="Seconds a drain may take before handlers are stopped.")] = 30.0,
     health_file: Annotated[Path | None, typer.Option(help="Written about once a second.")] = None,
     journal_dir: Annotated[Path | None, typer.Option(help="Where receipts go that the database did not take.")] = None,
+    ledger: LedgerPlace = None,
     uvloop: Annotated[bool, typer.Option("--uvloop", help="Run on uvloop; needs tenure[uvloop].")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Say what happens, by ids and codes.")] = False,
     as_json: AsJson = False,
@@ -54,7 +55,7 @@ def worker(
     if verbose:
         logging.getLogger("tenure").setLevel(logging.INFO)
         logging.getLogger("psycopg.pool").setLevel(logging.WARNING)
-    with loaded(app, store) as found:
+    with loaded(app, store, ledger) as found:
         run = found.worker(
             concurrency=concurrency,
             queues=queue or None,

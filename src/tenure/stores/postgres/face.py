@@ -61,6 +61,7 @@ class Face(ABC):
 
     dialect = "postgresql"
     block_max: timedelta | None = None
+    ledger: Any = None
 
     def __init__(
         self,
@@ -144,6 +145,10 @@ class Face(ABC):
         error = listener.stop()
         if error is not None:
             raise error
+
+    def file_identity(self) -> str | None:
+        """See `contract.Store.file_identity`: the server says itself what tells it from a copy."""
+        return None
 
     # What follows is for the two stores.
 

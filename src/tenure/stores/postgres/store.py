@@ -200,12 +200,16 @@ class PostgresStore(BlockingPools):
     def awaiting(self) -> AsyncPostgresStore:
         """See `contract.Store.awaiting`; connections are not shared."""
         self._check_open()
-        return AsyncPostgresStore(**self._options())
+        made = AsyncPostgresStore(**self._options())
+        made.ledger = self.ledger
+        return made
 
     def close(self) -> None:
         """See `contract.Store.close`."""
         self._notifier.close()
         self._close_pools()
+        if self.ledger is not None:
+            self.ledger.close()
 
     def __enter__(self) -> Self:
         return self
@@ -373,13 +377,17 @@ class AsyncPostgresStore(AwaitingPools):
     def blocking(self) -> PostgresStore:
         """See `contract.AsyncStore.blocking`; connections are not shared."""
         self._check_open()
-        return PostgresStore(**self._options())
+        made = PostgresStore(**self._options())
+        made.ledger = self.ledger
+        return made
 
     async def close(self) -> None:
         """See `contract.Store.close`."""
         if self._telling is not None and self._loop is asyncio.get_running_loop():
             await self._telling
         await self._close_pools()
+        if self.ledger is not None:
+            self.ledger.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -45,6 +45,7 @@ class _Face:
 
     dialect = "sqlite"
     block_max: timedelta | None = _DEADLINE_MAX
+    ledger: Any = None
 
     def __init__(
         self,
@@ -86,10 +87,24 @@ class _Face:
         except IllegalMove:
             self._closed = False
             raise
+        if self.ledger is not None:
+            self.ledger.close()
 
     def _check_used(self) -> None:
         if self._closed:
             raise closed()
+
+    def file_identity(self) -> str | None:
+        """
+        See `contract.Store.file_identity`.
+
+        The number of its inode, without the device's: a machine may number its devices anew at every start.
+        """
+        path = self._engine.place.path
+        try:
+            return None if path is None else f"sqlite:{Path(path).stat().st_ino}"
+        except OSError:
+            return None
 
     def migration_sql(self) -> str:
         """See `contract.Store.migration_sql`."""
@@ -178,7 +193,9 @@ class SqliteStore(_Face):
     def awaiting(self) -> AsyncSqliteStore:
         """See `contract.Store.awaiting`: the same engine, which ends with the last store on it."""
         self._check_used()
-        return AsyncSqliteStore(self.url, engine=self._engine)
+        made = AsyncSqliteStore(self.url, engine=self._engine)
+        made.ledger = self.ledger
+        return made
 
     def close(self) -> None:
         """See `contract.Store.close`."""
@@ -332,7 +349,9 @@ class AsyncSqliteStore(_Face):
     def blocking(self) -> SqliteStore:
         """See `contract.AsyncStore.blocking`: the same engine, which ends with the last store on it."""
         self._check_used()
-        return SqliteStore(self.url, engine=self._engine)
+        made = SqliteStore(self.url, engine=self._engine)
+        made.ledger = self.ledger
+        return made
 
     async def close(self) -> None:
         """See `contract.Store.close`."""

@@ -1,0 +1,139 @@
+"""
+Change a tenant's authority where a ledger is kept: the ledger first, as pending, then the database, then confirmed.
+
+Whoever dies in between leaves a pending act behind, and the next worker that looks applies it: a rotation or a freeze
+may come late or twice and does no harm. Only what loosens, a thaw, is in the database before it is in the ledger: a
+ledger that still says frozen makes a recovery too careful, never too bold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from tenure.errors import Invalid, Refused, TenureError, Unavailable
+from tenure.procedures import authority, tenants
+from tenure.procedures.authority import Recovered
+from tenure.rules.authority import Tenant
+from tenure.rules.ledger import (
+    FROZEN,
+    Book,
+    Entry,
+    Ledger,
+    Pending,
+    confirmed,
+    proposed,
+    recovered,
+    recovering,
+    released,
+    withdrawn,
+)
+from tenure.yields import FlowScript, Procedure, call, flow, transact
+
+
+@flow
+def rotate_tenant(ledger: Ledger | None, act: UUID, tenant: str, actor: str, reason: str) -> FlowScript[Tenant]:
+    """See `procedures.tenants.rotate`."""
+    epoch, store = yield from transact(tenants.read_epoch(tenant))
+    book = yield from _book(ledger, store)
+    if ledger is None or book is None:
+        return (yield from transact(tenants.rotate(act, tenant, None, actor, reason)))
+    after = max(epoch, book.reach(tenant)) + 1
+    pending = Pending(str(act), "rotated", tenant, after, actor, reason)
+    return (yield from _both(ledger, pending, lambda: tenants.rotate(act, tenant, after, actor, reason)))
+
+
+@flow
+def freeze_tenant(ledger: Ledger | None, act: UUID, tenant: str, actor: str, reason: str) -> FlowScript[Tenant]:
+    """See `procedures.tenants.freeze`."""
+    epoch, store = yield from transact(tenants.read_epoch(tenant))
+    book = yield from _book(ledger, store)
+    if ledger is None or book is None:
+        return (yield from transact(tenants.freeze(act, tenant, actor, reason)))
+    pending = Pending(str(act), FROZEN, tenant, epoch, actor, reason)
+    return (yield from _both(ledger, pending, lambda: tenants.freeze(act, tenant, actor, reason)))
+
+
+def _book(ledger: Ledger | None, store: str | None) -> FlowScript[Book | None]:
+    """Give what the ledger says; None where the database never adopted one: its first worker writes down what is so."""
+    if store is None:
+        return None
+    if ledger is None:
+        raise Invalid(
+            "this database has an authority ledger, and it was not named here: an act that only the database knows "
+            "would be lost with it. Name it: authority_ledger=, --authority-ledger or TENURE_AUTHORITY_LEDGER",
+            code="LEDGER_REQUIRED",
+        )
+    book = yield from _read(ledger)
+    if book is None or book.store != store:
+        raise Refused(
+            f"the ledger at {ledger.where} is missing or belongs to another store, and an act that only the database "
+            f"knows would be lost with it; name the right ledger with authority_ledger= or --authority-ledger, or see "
+            f"`tenure doctor`",
+            code="LEDGER_FOREIGN",
+        )
+    return book
+
+
+def _read(ledger: Ledger) -> FlowScript[Book | None]:
+    book: Book | None = yield from call("ledger_read", ledger.read)
+    return book
+
+
+def _write(ledger: Ledger, entry: Entry) -> FlowScript[Book]:
+    book: Book = yield from call("ledger_write", ledger.write, entry)
+    return book
+
+
+def _both(ledger: Ledger, pending: Pending, change: Callable[[], Procedure[Tenant]]) -> FlowScript[Tenant]:
+    yield from _write(ledger, proposed(pending))
+    try:
+        after = yield from transact(change())
+    except Unavailable:
+        # Perhaps it is in the database: it stays pending, and is applied.
+        raise
+    except TenureError:
+        yield from _write(ledger, withdrawn(pending.id))
+        raise
+    yield from _write(ledger, confirmed(pending.id))
+    return after
+
+
+@flow
+def thaw_tenant(ledger: Ledger | None, act: UUID, tenant: str, actor: str, reason: str) -> FlowScript[Tenant]:
+    """See `procedures.tenants.thaw`."""
+    _, store = yield from transact(tenants.read_epoch(tenant))
+    book = yield from _book(ledger, store)
+    after = yield from transact(tenants.thaw(act, tenant, actor, reason))
+    if ledger is not None and book is not None:
+        yield from _write(ledger, released(tenant, FROZEN))
+    return after
+
+
+@flow
+def recover_database(
+    ledger: Ledger,
+    file: str | None,
+    actor: str,
+    reason: str,
+    new_book: Callable[[str], Book],
+) -> FlowScript[Recovered]:
+    """
+    Bring a frozen database back; see `procedures.authority.recover_database`.
+
+    The ledger accepts the database's identity first, so that no worker that looks in between freezes it again; the
+    database stays frozen until its own commit. A process that dies between that commit and the last write of the ledger
+    leaves a database that is ahead of its ledger, which is no reason to freeze.
+
+    Args:
+        new_book: Makes the first entry of a new ledger for an identity, where the old ledger is lost.
+    """
+    book = yield from _read(ledger)
+    facts = yield from transact(authority.read_facts(book, file))
+    if book is None:
+        book = yield from call("ledger_begin", ledger.begin, new_book(facts.identity))
+    else:
+        yield from _write(ledger, recovering(facts.identity))
+    done = yield from transact(authority.recover_database(book, file, actor, reason))
+    yield from _write(ledger, recovered(done.facts.identity, done.incarnation, done.at, done.epochs))
+    return done

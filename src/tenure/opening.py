@@ -1,0 +1,137 @@
+"""
+Open a store together with its authority ledger, and compare the two.
+
+The ledger of a SQLite file lies beside it unless another is named; PostgreSQL has one only where one is named, because
+a file beside one of many machines protects none of the others. Opening compares and raises nothing: a producer whose
+ledger cannot be read works all the same, and the workers, which are stopped by that, say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from os import PathLike
+from pathlib import Path
+from urllib.parse import unquote
+
+from tenure import stores
+from tenure.errors import Invalid, TenureError
+from tenure.journal.ledger import COMPACT_ENTRIES, FileLog, LogLedger
+from tenure.procedures.authority import compare, read_facts
+from tenure.rules.ledger import Book, Facts, judge
+from tenure.stores.contract import AsyncStore, Clock, Store
+
+SUFFIX = ".ledger"
+_FILE = "sqlite:///"
+
+
+def open_store(
+    url: str,
+    *,
+    role: str | None = None,
+    clock: Clock | None = None,
+    authority_ledger: str | PathLike[str] | None = None,
+) -> Store:
+    """
+    Open a store for blocking callers; a context manager, ended by `close()`.
+
+    A database that is not the one its ledger knows is frozen: it can be read, and nothing is claimed from it.
+
+    Args:
+        url: `sqlite:///jobs.db`, `sqlite:////absolute/jobs.db`, `sqlite:///:memory:`, `postgresql://host/database`;
+            `postgres://` means the same as `postgresql://`.
+        role: A PostgreSQL role that the connections take on.
+        clock: Replaces the store's clock in tests.
+        authority_ledger: A path, or the URL of another database (`sqlite:///` or `postgresql://`). Left out: beside a
+            SQLite file, and none for PostgreSQL and for a database in memory.
+
+    Raises:
+        Invalid: BAD_STORE_URL for another scheme, LEDGER_NOT_OUTSIDE; see the store for its own reasons.
+        Unavailable: The database did not answer.
+    """
+    ledger = open_ledger(url, authority_ledger)
+    store = stores.open_store(url, role=role, clock=clock)
+    try:
+        store.ledger = ledger
+        _compare(store)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+async def open_async_store(
+    url: str,
+    *,
+    role: str | None = None,
+    clock: Clock | None = None,
+    authority_ledger: str | PathLike[str] | None = None,
+) -> AsyncStore:
+    """See `open_store`; an async context manager, ended by `await close()`."""
+    ledger = open_ledger(url, authority_ledger)
+    store = await stores.open_async_store(url, role=role, clock=clock)
+    try:
+        store.ledger = ledger
+        await _compare_async(store)
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+def open_ledger(url: str, authority_ledger: str | PathLike[str] | None) -> LogLedger | None:
+    """
+    Make the ledger that goes with a store; nothing is opened or made before it is used.
+
+    Raises:
+        Invalid: LEDGER_NOT_OUTSIDE, it would be restored together with the database; BAD_STORE_URL.
+    """
+    if authority_ledger is None:
+        path = url.removeprefix(_FILE)
+        if path in {url, ":memory:", ""} or "\0" in path:
+            return None
+        return LogLedger(FileLog(Path(os.path.realpath(path) + SUFFIX)))
+    where = os.fspath(authority_ledger)
+    if not where:
+        raise Invalid("authority_ledger is a path or the URL of another database", code="BAD_ARGUMENT")
+    if "://" not in where:
+        return LogLedger(FileLog(Path(os.path.realpath(where))))
+    if stores.redacted(unquote(where)) == stores.redacted(unquote(url)):
+        raise Invalid(
+            "the authority ledger is in the very database it is to watch, and would be restored together with it; name "
+            "a file or another database",
+            code="LEDGER_NOT_OUTSIDE",
+        )
+    return LogLedger(stores.open_log(where, COMPACT_ENTRIES))
+
+
+def _suspicious(book: Book | None, facts: Facts) -> bool:
+    return facts.frozen is None and judge(book, facts) is not None
+
+
+def _compare(store: Store) -> None:
+    ledger: LogLedger | None = store.ledger
+    if ledger is None:
+        return
+    try:
+        book = ledger.read()
+        file = store.file_identity()
+        if _suspicious(book, store.run(read_facts(book, file))):
+            # Read again: a recovery may have come in between, and is in the ledger before it is in the database.
+            store.run(compare(ledger.read(), file))
+    except TenureError:
+        # No tables yet, a role that may not write, a ledger that cannot be read: a worker's start tells.
+        return
+
+
+async def _compare_async(store: AsyncStore) -> None:
+    ledger: LogLedger | None = store.ledger
+    if ledger is None:
+        return
+    try:
+        book = await asyncio.to_thread(ledger.read)
+        file = store.file_identity()
+        if _suspicious(book, await store.run(read_facts(book, file))):
+            await store.run(compare(await asyncio.to_thread(ledger.read), file))
+    except TenureError:
+        return

@@ -1,0 +1,104 @@
+"""Verbs about who may act: rotate, freeze, thaw and readmit, and what is held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from tenure.errors import Invalid
+from tenure.flows import authority
+from tenure.procedures import tenants
+from tenure.rules.authority import Tenant, check_bound
+from tenure.rules.creation import check_id, check_text
+from tenure.rules.job import Job
+from tenure.rules.scope import Scope
+from tenure.yields import Flow, Procedure, new_id
+
+
+def list_tenants(scope: Scope) -> Procedure[list[Tenant]]:
+    """Give every tenant that ever had a job, with its epoch and whether it is frozen, by name."""
+    return tenants.list_tenants(tenant=scope.tenant)
+
+
+def show_tenant(scope: Scope, tenant: str) -> Procedure[Tenant]:
+    """
+    Give one tenant with how much of its work is held under which epoch, and what was done to it.
+
+    Raises:
+        NotFound: None of its jobs was ever created here.
+    """
+    return tenants.show_tenant(_own(scope, tenant))
+
+
+def rotate_tenant(scope: Scope, tenant: str, *, reason: str, actor: str | None = None) -> Flow[Tenant]:
+    """
+    Raise a tenant's epoch: its older work is held until somebody readmits it, and whoever holds a lease is fenced.
+
+    Raises:
+        Refused: TENANT_BOUND; DATABASE_FROZEN.
+        Unavailable: The ledger or the database did not answer; what the ledger has as pending will be applied.
+    Locks: the tenant's authority, alone. Writes: the ledger, authority, authority_event.
+    """
+    check_text("reason", reason)
+    return authority.rotate_tenant(scope.ledger, new_id(), _own(scope, tenant), scope.who(actor), reason)
+
+
+def freeze_tenant(scope: Scope, tenant: str, *, reason: str, actor: str | None = None) -> Flow[Tenant]:
+    """
+    Freeze a tenant: nothing of it is claimed, published or begun; reading, creating and evidence go on.
+
+    Raises:
+        Refused: TENANT_BOUND; DATABASE_FROZEN.
+        Unavailable: The ledger or the database did not answer; what the ledger has as pending will be applied.
+    Locks: the tenant's authority, alone. Writes: the ledger, authority, authority_event.
+    """
+    check_text("reason", reason)
+    return authority.freeze_tenant(scope.ledger, new_id(), _own(scope, tenant), scope.who(actor), reason)
+
+
+def thaw_tenant(scope: Scope, tenant: str, *, reason: str, actor: str | None = None) -> Flow[Tenant]:
+    """
+    End a tenant's freeze. What an older epoch holds stays held.
+
+    Raises:
+        Refused: TENANT_BOUND; DATABASE_FROZEN.
+    Locks: the tenant's authority, alone. Writes: authority, authority_event, the ledger.
+    """
+    check_text("reason", reason)
+    return authority.thaw_tenant(scope.ledger, new_id(), _own(scope, tenant), scope.who(actor), reason)
+
+
+def readmit_jobs(
+    scope: Scope,
+    tenant: str,
+    *,
+    reason: str,
+    job_ids: Iterable[UUID] | None = None,
+    epoch: int | None = None,
+    actor: str | None = None,
+) -> Procedure[list[Job]]:
+    """
+    Let held work run again, under the tenant's current epoch.
+
+    Args:
+        job_ids: These jobs, all or none of them.
+        epoch: All queued work of this older epoch, 500 jobs a call: call again until nothing is given back. With
+            neither, of every older epoch.
+    Returns: The jobs readmitted by this call.
+    Raises:
+        IllegalMove: One of the jobs is not queued.
+        Refused: TENANT_BOUND; DATABASE_FROZEN.
+    Locks: the tenant's authority (shared), the jobs' places. Writes: ready, deferred, resting, event, authority_event.
+    """
+    check_text("reason", reason)
+    if job_ids is not None and epoch is not None:
+        raise Invalid("give job_ids= or epoch=, not both", code="BAD_ARGUMENT")
+    if epoch is not None and (type(epoch) is not int or epoch < 1):
+        raise Invalid("epoch is a whole number from 1", code="BAD_ARGUMENT")
+    ids = None if job_ids is None else [check_id("job_ids", one) for one in job_ids]
+    return tenants.readmit_jobs(new_id(), _own(scope, tenant), ids, epoch, scope.who(actor), reason)
+
+
+def _own(scope: Scope, tenant: str) -> str:
+    check_bound(scope.tenant, check_text("tenant", tenant))
+    return tenant
