@@ -6,7 +6,9 @@ The public names; everything else is found by its room: `tenure.errors`, `tenure
 
 from importlib.metadata import PackageNotFoundError, version
 
+from tenure import inbox, outbox
 from tenure.app import Tenure
+from tenure.connectors.destination import Destination
 from tenure.connectors.provider import IdempotencyKey, Provider
 from tenure.errors import (
     Conflict,
@@ -38,6 +40,7 @@ from tenure.rules.event import Event, EventName
 from tenure.rules.fairness import QueueSetting
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease
+from tenure.rules.message import Deferred, Delivered, Delivery, Message
 from tenure.rules.outcome import (
     Absent,
     Accepted,
@@ -70,6 +73,10 @@ __all__ = [
     "Context",
     "Created",
     "Declined",
+    "Deferred",
+    "Delivered",
+    "Delivery",
+    "Destination",
     "DurableJobService",
     "Effect",
     "EffectFailed",
@@ -87,6 +94,7 @@ __all__ = [
     "Job",
     "Lease",
     "LeaseLost",
+    "Message",
     "NoAnswer",
     "NotFound",
     "Outcome",
@@ -107,8 +115,10 @@ __all__ = [
     "Verdict",
     "__version__",
     "build_execution_envelope",
+    "inbox",
     "open_async_store",
     "open_store",
+    "outbox",
     "read_execution_identity",
     "validate_execution_identity_for_dispatch",
 ]

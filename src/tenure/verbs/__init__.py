@@ -20,6 +20,15 @@ from tenure.verbs.holding import (
     release_job,
 )
 from tenure.verbs.operating import append_job_event, cancel_job, retry_job, revoke_job
+from tenure.verbs.outbox import (
+    discard_message,
+    get_message,
+    list_messages,
+    outbox_stats,
+    prune_inbox,
+    prune_outbox,
+    replay_message,
+)
 from tenure.verbs.queues import list_queues, set_queue
 from tenure.verbs.reading import find_by_idempotency_key, get_job, list_job_events, list_jobs
 from tenure.verbs.reconciling import (
@@ -39,22 +48,29 @@ __all__ = [
     "complete_job",
     "create_job",
     "create_jobs",
+    "discard_message",
     "fail_job",
     "find_by_idempotency_key",
     "find_reconciliation_candidates",
     "finish_effect",
     "get_job",
+    "get_message",
     "heartbeat",
     "list_effects",
     "list_job_events",
     "list_jobs",
+    "list_messages",
     "list_queues",
     "mark_halt_unsafe",
     "mark_indeterminate",
     "mark_provider_dispatched",
     "mark_timed_out",
+    "outbox_stats",
+    "prune_inbox",
+    "prune_outbox",
     "reconcile_dispatched",
     "release_job",
+    "replay_message",
     "resume_sweep",
     "retry_job",
     "revoke_job",
