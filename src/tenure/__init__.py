@@ -40,7 +40,7 @@ from tenure.rules.event import Event, EventName
 from tenure.rules.fairness import QueueSetting
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease
-from tenure.rules.message import Deferred, Delivered, Delivery, Message
+from tenure.rules.message import Message
 from tenure.rules.outcome import (
     Absent,
     Accepted,
@@ -73,9 +73,6 @@ __all__ = [
     "Context",
     "Created",
     "Declined",
-    "Deferred",
-    "Delivered",
-    "Delivery",
     "Destination",
     "DurableJobService",
     "Effect",

@@ -15,7 +15,7 @@ from uuid import UUID
 from tenure.errors import Invalid
 from tenure.procedures.outbox import Added, add_message
 from tenure.procedures.outbox_operate import OutboxCount, OutboxStats
-from tenure.rules.message import Message
+from tenure.rules.message import Deferred, Delivered, Delivery, Message, Refused
 from tenure.rules.outbox import MAX_ATTEMPTS, Decision, MessageState, NewMessage, StoredMessage, new_message
 from tenure.stores.contract import AsyncTransaction, Transaction
 from tenure.yields import new_id
@@ -23,11 +23,15 @@ from tenure.yields import new_id
 __all__ = [
     "Added",
     "Decision",
+    "Deferred",
+    "Delivered",
+    "Delivery",
     "Message",
     "MessageState",
     "NewMessage",
     "OutboxCount",
     "OutboxStats",
+    "Refused",
     "StoredMessage",
     "add",
     "prepare",

@@ -76,7 +76,8 @@ class Delivering:
         if len(given) != len(messages) or not all(isinstance(one, Delivered | Deferred | Refused) for one in given):
             return self._nobody_knows(
                 len(messages),
-                f"the destination gave {len(given)} answers for {len(messages)} messages, or none of ours",
+                f"the destination gave {len(given)} answers for {len(messages)} messages; one each "
+                f"of tenure.outbox.Delivered, Deferred and Refused",
             )
         return [*given]
 

@@ -3,7 +3,8 @@ What the outbox decides: what may be added, which of the messages at the front m
 
 A message is due, planned for later, being delivered, resting, or done. Three things keep a due message from going: its
 authority (held), an older undelivered message of its subject (blocked), and its last delivery, if that took others down
-with it: then it goes alone, so that the one that does the harm is found out and the others lose one attempt at most.
+with it: then it goes in small company and at last alone, so that the one that does the harm is found out and the others
+lose two attempts at most.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ VERSION_MAX = 2**31 - 1
 
 RELAY_LOST, BATCH_FAILED, DEFERRED = "RELAY_LOST", "BATCH_FAILED", "DELIVERY_DEFERRED"
 REFUSED, USED_UP, UNKNOWN_DESTINATION = "DELIVERY_REFUSED", "DELIVERIES_USED_UP", "UNKNOWN_DESTINATION"
-# After such an end a message is delivered by itself.
-ALONE = frozenset({RELAY_LOST, BATCH_FAILED})
+# After a batch has failed as a whole, its messages go in groups of so many, and from a group that fails one by one.
+GROUP = 10
+# As long as it has so many deliveries left.
+GROUP_LEFT = 3
 
 
 class MessageState(StrEnum):
@@ -232,21 +235,29 @@ class Choice:
 def choose(front: Sequence[Candidate]) -> Choice:
     """Say which of the messages at the front go now, in order, and which do not belong there."""
     choice = Choice()
+    company: int | None = None
     closed = False
     for nth, one in enumerate(front):
         if not one.authority.admits(one.waiting.epoch):
             choice.held.append(nth)
         elif one.waiting.subject is not None and one.first is not None and one.first < one.waiting.position:
             choice.blocked.append(nth)
-        elif closed:
-            continue
-        elif one.waiting.error_code in ALONE:
+        elif not closed:
             if not choice.go:
+                company = _company(one.waiting)
+            closed = company != _company(one.waiting) or len(choice.go) == company
+            if not closed:
                 choice.go.append(nth)
-            closed = True
-        else:
-            choice.go.append(nth)
     return choice
+
+
+def _company(waiting: Waiting) -> int | None:
+    """Say with how many a message may be delivered, itself included; None where nobody needs to be careful."""
+    if waiting.error_code == RELAY_LOST:
+        return 1
+    if waiting.error_code == BATCH_FAILED:
+        return GROUP if waiting.attempt == 1 and waiting.attempts_max - waiting.attempt >= GROUP_LEFT else 1
+    return None
 
 
 # --- what an answer means ---------------------------------------------------------------------------------------------
@@ -259,12 +270,7 @@ class Together:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class NotSent:
-    """Nothing was sent: the attempt is given back."""
-
-
-Answer = Delivery | Together | NotSent
+Answer = Delivery | Together
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +301,6 @@ def settle(waiting: Waiting, answer: Answer, *, base: timedelta = BACKOFF) -> Se
             return Settled(MessageState.DELIVERED, attempt, receipt=_receipt(answer.receipt))
         case Refused():
             return Settled(MessageState.SET_ASIDE, attempt, REFUSED, _reason(answer.reason))
-        case NotSent():
-            return Settled(MessageState.DUE, attempt - 1, waiting.error_code, waiting.error_message)
         case _:
             reason = _reason(answer.reason)
     if attempt >= waiting.attempts_max:

@@ -12,19 +12,31 @@ RETURNING message_id, (SELECT a.epoch FROM tenure_authority a WHERE a.tenant = :
 INSERT INTO tenure_message_order (tenant, destination, subject, position, message_id)
 SELECT m.tenant, m.destination, m.subject, m.position, m.message_id FROM tenure_message m
 WHERE m.message_id = :message_id AND m.tenant = :tenant AND m.ordered = 1
-    AND NOT EXISTS (SELECT 1 FROM tenure_message_place p WHERE p.position = m.position);
+    AND NOT EXISTS (SELECT 1 FROM tenure_message_due p WHERE p.position = m.position)
+    AND NOT EXISTS (SELECT 1 FROM tenure_message_later p WHERE p.position = m.position)
+    AND NOT EXISTS (SELECT 1 FROM tenure_message_lease p WHERE p.position = m.position)
+    AND NOT EXISTS (SELECT 1 FROM tenure_message_resting p WHERE p.position = m.position)
+    AND NOT EXISTS (SELECT 1 FROM tenure_message_done p WHERE p.position = m.position);
 
 INSERT INTO tenure_message_later (message_id, tenant, destination, subject, position, since, generation, attempt, attempts_max, epoch, error_code, error_message, due_at)
 SELECT m.message_id, m.tenant, m.destination, CASE WHEN m.ordered THEN m.subject END, m.position, m.scheduled_at, 0, 0, m.attempts_max, a.epoch, NULL, NULL, m.scheduled_at
 FROM tenure_message m JOIN tenure_authority a ON a.tenant = m.tenant
 WHERE m.message_id = :message_id AND m.tenant = :tenant AND m.scheduled_at > m.created_at
-    AND NOT EXISTS (SELECT 1 FROM tenure_message_place p WHERE p.position = m.position);
+    AND NOT EXISTS (SELECT 1 FROM tenure_message_due p WHERE p.position = m.position)
+    AND NOT EXISTS (SELECT 1 FROM tenure_message_later p WHERE p.position = m.position)
+    AND NOT EXISTS (SELECT 1 FROM tenure_message_lease p WHERE p.position = m.position)
+    AND NOT EXISTS (SELECT 1 FROM tenure_message_resting p WHERE p.position = m.position)
+    AND NOT EXISTS (SELECT 1 FROM tenure_message_done p WHERE p.position = m.position);
 
 INSERT INTO tenure_message_due (message_id, tenant, destination, subject, position, since, generation, attempt, attempts_max, epoch, error_code, error_message)
 SELECT m.message_id, m.tenant, m.destination, CASE WHEN m.ordered THEN m.subject END, m.position, m.scheduled_at, 0, 0, m.attempts_max, a.epoch, NULL, NULL
 FROM tenure_message m JOIN tenure_authority a ON a.tenant = m.tenant
 WHERE m.message_id = :message_id AND m.tenant = :tenant AND m.scheduled_at <= m.created_at
-    AND NOT EXISTS (SELECT 1 FROM tenure_message_place p WHERE p.position = m.position);
+    AND NOT EXISTS (SELECT 1 FROM tenure_message_due p WHERE p.position = m.position)
+    AND NOT EXISTS (SELECT 1 FROM tenure_message_later p WHERE p.position = m.position)
+    AND NOT EXISTS (SELECT 1 FROM tenure_message_lease p WHERE p.position = m.position)
+    AND NOT EXISTS (SELECT 1 FROM tenure_message_resting p WHERE p.position = m.position)
+    AND NOT EXISTS (SELECT 1 FROM tenure_message_done p WHERE p.position = m.position);
 
 -- name: message_known(tenant, destination, operation) each
 -- locks nothing; the messages that have these operations
