@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import asyncpg  # type: ignore[import-not-found,unused-ignore]
+import asyncpg  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import uvloop  # type: ignore[import-not-found,unused-ignore]
 from pgqueuer import PgQueuer  # type: ignore[import-not-found,unused-ignore]
 from pgqueuer.db import AsyncpgDriver  # type: ignore[import-not-found,unused-ignore]

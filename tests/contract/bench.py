@@ -48,6 +48,18 @@ TABLES = (
     "announcement",
     "queue",
     "queue_weight",
+    "message",
+    "message_due",
+    "message_later",
+    "message_lease",
+    "message_resting",
+    "message_done",
+    "message_order",
+    "message_decision",
+    "message_relay",
+    "inbox_consumer",
+    "inbox",
+    "inbox_delivery",
     "meta",
 )
 OF_TENANTS = TABLES[: TABLES.index("claim")]

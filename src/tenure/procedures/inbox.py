@@ -118,12 +118,12 @@ def prune_inbox(
         older_than: The consumer's retention when left out.
     Returns: How many; call again while it is the limit.
     Raises:
-        Refused: REPLAY_WINDOW, with both values. NotFound: NO_SUCH_CONSUMER.
+        Refused: REPLAY_WINDOW, with both values. NotFound: Nobody by that name.
     Locks: the rows forgotten, skipping locked ones. Writes: inbox, inbox_delivery.
     """
     rows = yield Statement("inbox_consumer_read", {"consumer": consumer})
     if not rows:
-        raise NotFound(f"no consumer {echo(consumer)} has received anything here", code="NO_SUCH_CONSUMER")
+        raise NotFound(f"no consumer {echo(consumer)} has received anything here")
     window, retention = (timedelta(microseconds=us) for us in rows[0])
     age = retention if older_than is None else older_than
     if age < window:

@@ -47,7 +47,7 @@ def get_message(message_id: UUID, *, tenant: str | None) -> Script[StoredMessage
 def _read(message_id: UUID, tenant: str | None) -> Script[StoredMessage]:
     rows = yield Statement("message_read", {"message_id": message_id, "tenant": tenant})
     if not rows:
-        raise NotFound(f"there is no message {message_id} here", code="NO_SUCH_MESSAGE")
+        raise NotFound(f"there is no message {message_id} here")
     if len(rows) > 1:
         raise Invalid(
             f"several tenants have a message {message_id}; say whose: tenant=, or bind the service to one",

@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from tenure.errors import TenureError
-from tenure.faces.cli import demo, jobs, journal, lab, queues, storage, work
+from tenure.faces.cli import demo, jobs, journal, lab, outbox, queues, storage, work
 from tenure.faces.cli.show import write_json
 
 
@@ -59,8 +59,10 @@ app.command("doctor")(storage.doctor)
 app.command("worker")(work.worker)
 app.command("enqueue")(work.enqueue)
 app.command("sweep")(work.sweep)
+app.command("relay")(outbox.relay)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(queues.app, name="queues")
+app.add_typer(outbox.app, name="outbox")
 app.add_typer(journal.app, name="journal")
 
 
