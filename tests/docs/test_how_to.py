@@ -24,7 +24,7 @@ ELSEWHERE = {
     "send-mail.md": "tests/connectors/test_pages.py",
     "test-with-the-simulator.md": "tests/connectors/test_pages.py",
 }
-HERE = ["embed-a-worker.md", "enqueue-in-your-transaction.md", "fair-queues.md"]
+HERE = ["consume-once.md", "relay-messages.md", "embed-a-worker.md", "enqueue-in-your-transaction.md", "fair-queues.md"]
 
 
 def blocks(path: Path) -> list[str]:
