@@ -402,9 +402,11 @@ def messages(page: Page) -> None:
         (tenure.outbox, (tenure.outbox.add,)),
         (tenure.inbox, (tenure.inbox.receive, tenure.inbox.declare)),
     ):
+        page.add(f"### {room.__name__.rpartition('.')[2]}")
+        page.add(*Doc(room).text)
         for function in members:
             name = f"{room.__name__}.{function.__name__}"
-            page.add(f"### {name}")
+            page.add(f"#### {name}")
             page.call(name, function)
     page.code(signature("tenure.outbox.prepare", tenure.outbox.prepare))
     page.add("The same without a database; it has every argument of `add`.")

@@ -37,7 +37,7 @@ def test_every_public_name_is_on_the_page() -> None:
 
 def test_every_verb_has_its_signature_and_says_what_it_writes() -> None:
     named = [name for name in VERBS if name != "renew_lease"]
-    assert len(named) == 31
+    assert len(named) == 38
     for name in named:
         text = section(f"#### {name}")
         assert f"service.{name}(" in text
@@ -54,6 +54,9 @@ READERS: list[tuple[str, dict[str, Any]]] = [
     ("list_jobs", {}),
     ("list_job_events", {"job_id": uuid4()}),
     ("list_queues", {}),
+    ("list_messages", {}),
+    ("get_message", {"message_id": uuid4()}),
+    ("outbox_stats", {}),
     ("find_reconciliation_candidates", {"project": "p", "organization": "o"}),
 ]
 

@@ -127,6 +127,7 @@ def prune_outbox(scope: Scope, *, older_than: timedelta, limit: int = PRUNE_MAX)
     Forget messages that were delivered or discarded longer ago, and with them their operations.
 
     Args:
+        older_than: Since they were delivered or discarded.
         limit: At most so many in this call.
     Returns:
         How many; call again while it is the limit.
