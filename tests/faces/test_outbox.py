@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ app = tenure.Tenure("sqlite:///outbox.db", organization="studio", project="sales
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TENURE_STORE", "sqlite:///outbox.db")
     (tmp_path / "mailroom.py").write_text(MODULE)
@@ -46,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         with store.transaction() as tx:
             for nth, data in enumerate(({"quote": 17}, {})):
                 tenure.outbox.add(tx, destination="letters", type="t", data=data, tenant="acme", operation=f"op-{nth}")
-    yield tmp_path
+    return tmp_path
 
 
 def ask(*arguments: str) -> Any:
