@@ -418,8 +418,8 @@ def messages(page: Page) -> None:
     )
     methods(page, tenure.Destination, public(tenure.Destination), "destination")
     page.add("An answer of `deliver` is one of these, from `tenure.outbox`:")
-    for kind in (tenure.outbox.Delivered, tenure.outbox.Deferred, tenure.outbox.Refused):
-        record(page, kind)
+    for answer in (tenure.outbox.Delivered, tenure.outbox.Deferred, tenure.outbox.Refused):
+        record(page, answer)
     page.add("Records of messages:")
     for kind in (
         tenure.Message,
