@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import tenure
-from tenure import Context, Tenure, outbox
+from tenure import AsyncContext, Context, Tenure, outbox
 from tenure.errors import Conflict, Invalid
 from tenure.outbox import Deferred, Delivered, Delivery, Message, Refused
 from tenure.procedures.outbox import add_messages
@@ -353,3 +353,39 @@ def test_answers_of_a_destination_are_judged_one_by_one(app: Tenure) -> None:
             await until(lambda: app.service.outbox_stats().states == {"later": 1, "set_aside": 1})
 
     play(app, story)
+
+
+def test_a_message_leaves_with_a_publish_of_either_handler(app: Tenure) -> None:
+    fields: dict[str, Any] = {"destination": "seen", "type": "t", "tenant": "studio"}
+
+    @app.job("awaits")
+    async def awaits(ctx: AsyncContext, payload: dict[str, int]) -> None:
+        async with ctx.publish() as tx:
+            added = await tenure.outbox.add(tx, data=payload, operation=ctx.job.idempotency_key, **fields)
+            assert added.created
+
+    @app.job("blocks")
+    def blocks(ctx: Context, payload: dict[str, int]) -> None:
+        with ctx.publish() as tx:
+            event = tenure.inbox.Event("studio", "came-1", "t", 1, None, {})
+            assert tenure.inbox.receive(tx, "blocks", event, "d-1").new
+            assert tenure.outbox.add(tx, data=payload, operation=ctx.job.idempotency_key, **fields).created
+
+    @app.job("fails", max_attempts=1)
+    def fails(ctx: Context, payload: dict[str, int]) -> None:
+        with ctx.publish() as tx:
+            tenure.outbox.add(tx, data=payload, operation=ctx.job.idempotency_key, **fields)
+            raise tenure.Permanent("the block is left by an error")
+
+    for kind in ("awaits", "blocks", "fails"):
+        app.enqueue(kind, {"n": 1}, key=f"{kind}-1")
+    seen = Seen()
+
+    async def story() -> None:
+        async with app.worker(), app.relay(destinations=[seen]):
+            await until(lambda: {job.status.value for job in app.service.list_jobs()} <= {"completed", "failed"})
+            await until(lambda: len(seen.got) == 2)
+
+    play(app, story)
+    assert sorted(seen.got) == ["awaits-1", "blocks-1"]
+    assert len(app.service.list_messages()) == 2
