@@ -17,11 +17,14 @@ from uuid import UUID
 
 import pytest
 
+from tenure import outbox
 from tenure.errors import TenureError
 from tenure.procedures import hold as holding
 from tenure.procedures import upkeep
+from tenure.procedures.outbox import add_message, claim_messages, finish_messages
 from tenure.procedures.reconcile import Question, sweep_answer, sweep_step
 from tenure.rules.lease import Lease
+from tenure.rules.message import Delivered, Refused
 from tenure.rules.outcome import (
     Absent,
     Accepted,
@@ -144,7 +147,43 @@ def _hold_two(bench: Bench, case: Case) -> Any:
     return bench.run(holding.hold([holding.completing(stale, None), holding.completing(second, {"n": 2})]))
 
 
+def _outgoing(bench: Bench) -> Case:
+    """Leave a message that a relay has claimed, as what the act asks about."""
+    _message(bench)
+    return Case(UUID(int=0), None, question=_claimed(bench))  # type: ignore[arg-type]  # no job is held
+
+
+def _message(bench: Bench) -> Case:
+    fields: dict[str, Any] = {"destination": "mail", "type": "t", "data": {}, "tenant": "acme", "subject": "s"}
+    bench.run(add_message(outbox.prepare(operation="op-1", ordered=True, **fields)))
+    return Case(UUID(int=0), None)  # type: ignore[arg-type]  # no job is held
+
+
+def _claimed(bench: Bench) -> Any:
+    return bench.run(claim_messages("r-1", "mail", 10, timedelta(seconds=60))).outgoing
+
+
+def _aside(bench: Bench) -> Case:
+    case = _outgoing(bench)
+    bench.run(finish_messages("r-1", [(case.question[0], Refused("no"))], backoff=timedelta(seconds=10)))
+    return case
+
+
+def _finished(bench: Bench, case: Case) -> Any:
+    return bench.run(finish_messages("r-1", [(case.question[0], Delivered())], backoff=timedelta(seconds=10))).stale
+
+
 STORIES: dict[str, Story] = {
+    "claim messages": (_message, lambda b, _: _claimed(b)),
+    "finish messages": (_outgoing, _finished),
+    "replay message": (
+        _aside,
+        lambda b, c: b.service.replay_message(c.question[0].message.id, reason="r", actor="op:1"),
+    ),
+    "discard message": (
+        _aside,
+        lambda b, c: b.service.discard_message(c.question[0].message.id, reason="r", actor="op:1"),
+    ),
     "create": (_new, lambda b, c: b.service.create_job(idempotency_key="k-9", **_job())),
     "create one that is there": (_new, lambda b, c: b.service.create_job(idempotency_key="k-1", **_job())),
     "create many": (
