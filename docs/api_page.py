@@ -28,6 +28,8 @@ from tenure.connectors.redis import RedisStreams, read_redis
 from tenure.connectors.signature import new_secret
 from tenure.connectors.smtp import Email, SmtpProvider
 from tenure.connectors.webhook import Webhook, verify_webhook
+from tenure.loops.own_jobs import OwnJobs
+from tenure.loops.relay import Relay
 from tenure.loops.supervisor import Health, LoopHealth
 from tenure.loops.worker import Worker
 from tenure.rules.queues import Contents
@@ -101,6 +103,15 @@ VERBS: dict[str, dict[str, str]] = {
         "list_queue_changes": "",
         "stats": "",
     },
+    "Messages": {
+        "list_messages": "",
+        "get_message": "",
+        "outbox_stats": "",
+        "replay_message": "the message back among what is due, its budget, the decision",
+        "discard_message": "the message at its end, the decision; what waits behind it may go",
+        "prune_outbox": "messages that were delivered or discarded, gone with their operations",
+        "prune_inbox": "operations that a consumer applied, gone with their deliveries",
+    },
     "Reconcile by asking": {
         "find_reconciliation_candidates": "",
         "sweep_reconciliation_candidates": "what was settled or escalated, each job in a commit of its own",
@@ -134,6 +145,9 @@ COMMON = {
     "attempt_id": "`Effect.attempt_id` or `Lease.attempt_id` of the attempt that made the call",
     "evidence": "`Accepted`, `Declined`, `Absent`, or an attempt's own `FailedBeforeDispatch`",
     "outcome": "`Succeeded`, `FailedBeforeDispatch`, `Rejected` or `Unknown`",
+    "message_id": "A `uuid.UUID`",
+    "destination": "Only for this destination",
+    "consumer": "The name under which it receives",
     "name": "The name of the effect or event",
     "data": "A JSON object of at most 16 KiB",
     "idempotency_key": "The key it was created with",
@@ -396,7 +410,7 @@ def app(page: Page) -> None:
     names = public(tenure.Tenure)
     methods(page, tenure.Tenure, ["job"], "app")
     page.add("What is not named here means what it means for `create_job`.")
-    methods(page, tenure.Tenure, [name for name in names if name not in {"job", "worker", "join"}], "app")
+    methods(page, tenure.Tenure, [name for name in names if name not in {"job", "worker", "relay", "join"}], "app")
     page.add("### In your own transaction")
     methods(page, tenure.Tenure, ["join"], "app")
     assert public(Joined) == public(AsyncJoined)
@@ -405,8 +419,57 @@ def app(page: Page) -> None:
     page.code("app.worker(**options) -> Worker")
     page.call("Worker", Worker)
     methods(page, Worker, [name for name in public(Worker) if name != "threads_busy"], "worker")
+    page.add("### Relay")
+    page.code("app.relay(**options) -> Relay")
+    page.call("Relay", Relay)
+    names = [name for name in public(Relay) if name not in {"threads_busy", "worker_id", "round", "pause"}]
+    methods(page, Relay, names, "relay")
+    page.add("### OwnJobs")
+    page.code("app.own_jobs(**options) -> OwnJobs")
+    page.call("OwnJobs", OwnJobs)
     record(page, Health)
     record(page, LoopHealth)
+
+
+def messages(page: Page) -> None:
+    """Outbox, inbox, destinations."""
+    page.add("## Messages")
+    page.add("Why: [Outbox and inbox](../explanation/outbox-and-inbox.md).")
+    for room, members in (
+        (tenure.outbox, (tenure.outbox.add,)),
+        (tenure.inbox, (tenure.inbox.receive, tenure.inbox.declare)),
+    ):
+        page.add(f"### {room.__name__.rpartition('.')[2]}")
+        page.add(*Doc(room).text)
+        for function in members:
+            name = f"{room.__name__}.{function.__name__}"
+            page.add(f"#### {name}")
+            page.call(name, function)
+    page.code(signature("tenure.outbox.prepare", tenure.outbox.prepare))
+    page.add("The same without a database; it has every argument of `add`.")
+    page.add("### Destination")
+    page.add(*Doc(tenure.Destination).text)
+    page.table(
+        ("attribute", "meaning"),
+        [(f"`{name}`", text) for name, text in Doc(tenure.Destination).attributes.items()],
+    )
+    methods(page, tenure.Destination, public(tenure.Destination), "destination")
+    page.add("An answer of `deliver` is one of these, from `tenure.outbox`:")
+    for answer in (tenure.outbox.Delivered, tenure.outbox.Deferred, tenure.outbox.Refused):
+        record(page, answer)
+    page.add("Records of messages:")
+    for kind in (
+        tenure.Message,
+        tenure.outbox.Added,
+        tenure.outbox.StoredMessage,
+        tenure.outbox.Decision,
+        tenure.outbox.OutboxStats,
+        tenure.outbox.OutboxCount,
+        tenure.inbox.Event,
+        tenure.inbox.Receipt,
+        tenure.inbox.Consumer,
+    ):
+        record(page, kind)
 
 
 def contexts(page: Page) -> None:
@@ -505,7 +568,14 @@ def records(page: Page) -> None:
         ("enum", "values"),
         [
             (f"`{one.__name__}`", ", ".join(f"`{value.value}`" for value in one))
-            for one in (tenure.Status, tenure.Phase, tenure.EffectState, tenure.EventName, tenure.ApprovalState)
+            for one in (
+                tenure.Status,
+                tenure.Phase,
+                tenure.EffectState,
+                tenure.EventName,
+                tenure.ApprovalState,
+                tenure.outbox.MessageState,
+            )
         ],
     )
     page.add("What they mean: [States](states.md), [Events](events.md).")
@@ -579,7 +649,20 @@ def _shown(owner: type, name: str, prefix: str) -> str:
     return signature(f"{prefix}.{name}", member, drop=1)
 
 
-PARTS = (stores, service, app, contexts, providers, destinations, records, envelopes, control, failures, helpers)
+PARTS = (
+    stores,
+    service,
+    app,
+    messages,
+    contexts,
+    providers,
+    destinations,
+    records,
+    envelopes,
+    control,
+    failures,
+    helpers,
+)
 
 
 def contents(lines: Sequence[str]) -> Iterator[str]:

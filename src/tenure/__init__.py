@@ -6,7 +6,9 @@ The public names; everything else is found by its room: `tenure.errors`, `tenure
 
 from importlib.metadata import PackageNotFoundError, version
 
+from tenure import inbox, outbox
 from tenure.app import Tenure
+from tenure.connectors.destination import Destination
 from tenure.connectors.provider import IdempotencyKey, Provider
 from tenure.errors import (
     ApprovalRefused,
@@ -46,6 +48,7 @@ from tenure.rules.event import Event, EventName
 from tenure.rules.fairness import QueueSetting
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease
+from tenure.rules.message import Message
 from tenure.rules.outcome import (
     Absent,
     Accepted,
@@ -89,6 +92,7 @@ __all__ = [
     "Created",
     "Declined",
     "Deny",
+    "Destination",
     "DurableJobService",
     "Effect",
     "EffectFailed",
@@ -107,6 +111,7 @@ __all__ = [
     "Job",
     "Lease",
     "LeaseLost",
+    "Message",
     "NeedsEvidence",
     "NoAnswer",
     "NotFound",
@@ -137,8 +142,10 @@ __all__ = [
     "__version__",
     "action_digest",
     "build_execution_envelope",
+    "inbox",
     "open_async_store",
     "open_store",
+    "outbox",
     "read_execution_identity",
     "validate_execution_identity_for_dispatch",
 ]

@@ -15,19 +15,23 @@ from datetime import datetime, timedelta
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tenure import outbox
 from tenure.connectors import provider as providers_module
 from tenure.connectors.control import ANSWER_WITHIN, Control
+from tenure.connectors.destination import Destination
 from tenure.connectors.provider import Provider, check_provider
 from tenure.connectors.wire import json_value
 from tenure.errors import Invalid, echo
 from tenure.kinds import HANDLER_TIMEOUT, Handler, Kind, Registry, declare
 from tenure.opening import open_async_store, open_ledger, open_store
 from tenure.procedures.enqueue import Created, create, create_at_once
+from tenure.procedures.outbox import Added, add_message
 from tenure.rules.approval import action_digest
 from tenure.rules.control import ControlRequest
 from tenure.rules.creation import NewJob, check_text, new_job
 from tenure.rules.envelope import ExecutionInput, GovernanceInput
 from tenure.rules.job import DEFAULT_OPTIONS
+from tenure.rules.outbox import NewMessage
 from tenure.rules.outcome import Evidence, Outcome, Terms
 from tenure.service import AsyncDurableJobService, DurableJobService
 from tenure.stores import redacted
@@ -36,6 +40,8 @@ from tenure.stores.joining import awaits
 from tenure.yields import Procedure, new_id
 
 if TYPE_CHECKING:
+    from tenure.loops.own_jobs import OwnJobs
+    from tenure.loops.relay import Relay
     from tenure.loops.worker import Worker
 
 F = TypeVar("F", bound=Handler)
@@ -116,6 +122,8 @@ class Tenure:
         tenant: Isolation unit; the organization when left out.
         actor: Who enqueues, where `enqueue` names nobody.
         providers: Every provider the handlers use; the sweeper asks them by name.
+        destinations: Where its messages go; a relay of the app serves them, and a message for another one is refused
+            when it is added through the app.
         role, clock, authority_ledger: See `open_store`.
         execution_control: Asked as `hook(request)` before each effect of a handler, gives Allow or Deny; `async def`
             or `def`, which runs in a thread of its own.
@@ -133,6 +141,7 @@ class Tenure:
         tenant: str | None = None,
         actor: str | None = None,
         providers: Sequence[Provider] = (),
+        destinations: Sequence[Destination] = (),
         role: str | None = None,
         clock: Clock | None = None,
         authority_ledger: str | PathLike[str] | None = None,
@@ -157,6 +166,7 @@ class Tenure:
             self.control = Control(execution_control, execution_control_mode, execution_control_timeout)
         elif execution_control_mode is not None:
             raise Invalid("execution_control_mode goes with execution_control=", code="BAD_ARGUMENT")
+        self.destinations: list[Destination] = list(destinations)
         self.registry = Registry()
         self._url = store if isinstance(store, str) else store.url
         self._owned = isinstance(store, str)
@@ -493,6 +503,40 @@ class Tenure:
 
         return Worker(self, **options)
 
+    def relay(self, **options: Any) -> Relay:
+        """
+        Make a relay that delivers this app's messages; arguments as in `tenure.loops.relay.Relay`.
+
+        Raises:
+            Invalid: NO_DESTINATIONS; and what the relay refuses.
+        """
+        from tenure.loops.relay import Relay  # noqa: PLC0415 - producers need none of the loops
+
+        return Relay(self, **options)
+
+    def own_jobs(self, **options: Any) -> OwnJobs:
+        """Make a destination that turns messages into jobs of this app; arguments as in `OwnJobs`."""
+        from tenure.loops.own_jobs import OwnJobs  # noqa: PLC0415 - as above
+
+        return OwnJobs(self, **options)
+
+    def prepare_message(self, *, destination: str, tenant: str | None = None, **fields: Any) -> NewMessage:
+        """
+        Check everything about a message to be added, without a database; arguments as in `tenure.outbox.add`.
+
+        Raises:
+            Invalid: UNKNOWN_DESTINATION, where the app has said which there are; and what `tenure.outbox.add` refuses.
+        """
+        names = sorted(one.name for one in self.destinations)
+        if names and destination not in names:
+            raise Invalid(
+                f"this app has no destination {echo(destination)}, so no relay of it would deliver the message; it has "
+                f"{', '.join(names)}",
+                code="UNKNOWN_DESTINATION",
+            )
+        owner = tenant or self.tenant or self.organization
+        return outbox.prepare(destination=destination, tenant=owner, **fields)
+
 
 class Joined:
     """An app's way to enqueue in the caller's transaction, blocking."""
@@ -509,6 +553,10 @@ class Joined:
     def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Created]:
         """See `Tenure.enqueue_many`."""
         return self.tx.run(create(jobs))
+
+    def add_message(self, *, destination: str, **fields: Any) -> Added:
+        """See `tenure.outbox.add`; the message leaves when your transaction has committed."""
+        return self.tx.run(add_message(self._app.prepare_message(destination=destination, **fields)))
 
 
 class AsyncJoined:
@@ -531,6 +579,11 @@ class AsyncJoined:
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Created]:
         """See `Joined.enqueue_many`."""
         return await (await self._tx()).run(create(jobs))
+
+    async def add_message(self, *, destination: str, **fields: Any) -> Added:
+        """See `Joined.add_message`."""
+        message = self._app.prepare_message(destination=destination, **fields)
+        return await (await self._tx()).run(add_message(message))
 
 
 def _place(kind: Kind) -> tuple[str, str]:

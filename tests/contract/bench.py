@@ -54,6 +54,18 @@ TABLES = (
     "queue_weight",
     "queue_change",
     "known_kind",
+    "message",
+    "message_due",
+    "message_later",
+    "message_lease",
+    "message_resting",
+    "message_done",
+    "message_order",
+    "message_decision",
+    "message_relay",
+    "inbox_consumer",
+    "inbox",
+    "inbox_delivery",
     "meta",
 )
 OF_TENANTS = TABLES[: TABLES.index("claim")]

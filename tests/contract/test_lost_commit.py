@@ -17,14 +17,17 @@ from uuid import UUID
 
 import pytest
 
+from tenure import outbox
 from tenure.connectors.provider import terms
 from tenure.errors import TenureError, Uncertain
 from tenure.procedures import hold as holding
 from tenure.procedures import upkeep
 from tenure.procedures.approvals import replay_revocations
+from tenure.procedures.outbox import add_message, claim_messages, finish_messages
 from tenure.procedures.reconcile import Question, sweep_answer, sweep_step
 from tenure.procedures.recover import answer_lost, mark_copy, read_doubt, settle_lost
 from tenure.rules.lease import Lease
+from tenure.rules.message import Delivered, Refused
 from tenure.rules.outcome import (
     Absent,
     Accepted,
@@ -198,6 +201,32 @@ def _found(bench: Bench) -> Case:
     return Case(job.id, None, question=doubt.effects[0])  # type: ignore[arg-type]  # nobody holds it
 
 
+def _outgoing(bench: Bench) -> Case:
+    """Leave a message that a relay has claimed, as what the act asks about."""
+    _message(bench)
+    return Case(UUID(int=0), None, question=_claimed(bench))  # type: ignore[arg-type]  # no job is held
+
+
+def _message(bench: Bench) -> Case:
+    fields: dict[str, Any] = {"destination": "mail", "type": "t", "data": {}, "tenant": "acme", "subject": "s"}
+    bench.run(add_message(outbox.prepare(operation="op-1", ordered=True, **fields)))
+    return Case(UUID(int=0), None)  # type: ignore[arg-type]  # no job is held
+
+
+def _claimed(bench: Bench) -> Any:
+    return bench.run(claim_messages("r-1", "mail", 10, timedelta(seconds=60))).outgoing
+
+
+def _aside(bench: Bench) -> Case:
+    case = _outgoing(bench)
+    bench.run(finish_messages("r-1", [(case.question[0], Refused("no"))], backoff=timedelta(seconds=10)))
+    return case
+
+
+def _finished(bench: Bench, case: Case) -> Any:
+    return bench.run(finish_messages("r-1", [(case.question[0], Delivered())], backoff=timedelta(seconds=10))).stale
+
+
 STORIES: dict[str, Story] = {
     "mark suspects": (CASES["queued"], lambda b, c: _marked(b)),
     "clear a suspect": (_suspect, lambda b, c: b.service.clear_suspicion(c.job_id, reason="r", actor="op:1")),
@@ -214,6 +243,16 @@ STORIES: dict[str, Story] = {
     "hear of a lost one: absent, too early": _hearing(Absent()),
     "hear of a lost one: no answer": _hearing(NoAnswer()),
     "settle a lost one": (_found, lambda b, c: b.run(settle_lost(c.job_id, c.question, Accepted(RECEIPT)))),
+    "claim messages": (_message, lambda b, _: _claimed(b)),
+    "finish messages": (_outgoing, _finished),
+    "replay message": (
+        _aside,
+        lambda b, c: b.service.replay_message(c.question[0].message.id, reason="r", actor="op:1"),
+    ),
+    "discard message": (
+        _aside,
+        lambda b, c: b.service.discard_message(c.question[0].message.id, reason="r", actor="op:1"),
+    ),
     "create": (_new, lambda b, c: b.service.create_job(idempotency_key="k-9", **_job())),
     "create one that is there": (_new, lambda b, c: b.service.create_job(idempotency_key="k-1", **_job())),
     "create many": (

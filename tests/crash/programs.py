@@ -40,6 +40,7 @@ from tenure.stores.contract import Store
 from tenure.testing.crash_points import CrashPoints, point_name
 from tenure.yields import Procedure
 from tests.crash.clock import SharedClock
+from tests.crash.mailroom import relays
 from tests.crash.office import AWAITING_KIND, KIND, Hand, open_office, wait
 from tests.crash.recovery import NIGHT, at_rest
 from tests.crash.scene import ORGANIZATION, PROJECT
@@ -373,6 +374,7 @@ PROGRAMS: dict[str, Callable[[Process], None]] = {
         tends,
         is_restored,
         keeps_authority,
+        relays,
     )
 }
 

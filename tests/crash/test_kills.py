@@ -29,6 +29,7 @@ from tenure.rules.outcome import Evidence
 from tenure.service import DurableJobService
 from tenure.testing.crash_points import known_points
 from tests.crash.forks import Forks
+from tests.crash.mailroom import relayed
 from tests.crash.office import AWAITING_KIND, KIND, Hand, open_office
 from tests.crash.programs import PROGRAMS, QUOTE
 from tests.crash.recovery import Tally, checked, explained, recover, settle_by_ledger
@@ -180,6 +181,7 @@ PROVES = {
     "tends": ("allowed",),
     "is_restored": ("allowed",),
     "keeps_authority": ("allowed",),
+    "relays": ("delivered_later",),
 }
 
 
@@ -210,6 +212,8 @@ def _go_on(street: Street, program: str, tally: Tally) -> None:
     assert simulator is not None
     mailer = simulator.provider("mailer")
     app = open_office(scene.store, mailer)
+    if program == "relays":
+        tally.add("delivered_later", relayed(scene, street.journals))
     # The producer does not know whether its commit came through: it asks again with the same key.
     kind = AWAITING_KIND if program == "runs_a_worker" else KIND
     again = app.enqueue(kind, QUOTE, key="quote-17")

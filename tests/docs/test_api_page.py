@@ -37,7 +37,7 @@ def test_every_public_name_is_on_the_page() -> None:
 
 def test_every_verb_has_its_signature_and_says_what_it_writes() -> None:
     named = [name for name in VERBS if name != "renew_lease"]
-    assert len(named) == 53
+    assert len(named) == 60
     for name in named:
         text = section(f"#### {name}")
         assert f"service.{name}(" in text
@@ -61,6 +61,9 @@ READERS: list[tuple[str, dict[str, Any]]] = [
     ("list_approvals", {"tenant": "acme"}),
     ("list_tenants", {}),
     ("show_tenant", {"tenant": "t"}),
+    ("list_messages", {}),
+    ("get_message", {"message_id": uuid4()}),
+    ("outbox_stats", {}),
     ("find_reconciliation_candidates", {"project": "p", "organization": "o"}),
     ("list_suspects", {}),
     ("count_suspects", {}),

@@ -31,11 +31,13 @@ ELSEWHERE = {
     "recover-a-restored-database.md": "tests/authority/test_page.py",
 }
 HERE = [
+    "consume-once.md",
     "embed-a-worker.md",
     "enqueue-in-your-transaction.md",
     "fair-queues.md",
     "pause-drain-transfer.md",
     "publish-on-your-connection.md",
+    "relay-messages.md",
     "require-an-approval.md",
     "results-in-object-storage.md",
     "see-what-is-going-on.md",

@@ -17,13 +17,10 @@ import sys
 import threading
 import time
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tenure.errors import Invalid
 from tenure.loops.attempts import STOP_GRACE
-
-if TYPE_CHECKING:
-    from tenure.loops.worker import Worker
 
 logger = logging.getLogger("tenure.worker")
 
@@ -33,10 +30,42 @@ LEAVE_AFTER = STOP_GRACE + 0.8
 _STDERR = 2
 
 
+class Runs(Protocol):
+    """What a process runs: a worker, or a relay, which has its id by the same name."""
+
+    grace: float
+
+    @property
+    def worker_id(self) -> str:
+        """Who it is."""
+        ...
+
+    @property
+    def threads_busy(self) -> int:
+        """How many threads are in a handler."""
+        ...
+
+    async def start(self) -> None:
+        """Begin."""
+        ...
+
+    async def stop(self) -> bool:
+        """End; whether everything ended by itself."""
+        ...
+
+    def claim_no_more(self) -> None:
+        """Claim nothing new; safe inside a signal handler."""
+        ...
+
+    def hurry(self) -> None:
+        """Stop what still runs."""
+        ...
+
+
 class Process:
     """Runs one worker until it is told to stop; see `Worker.main`."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Runs) -> None:
         self._worker = worker
         self._count = 0
         self._until = float("inf")

@@ -169,6 +169,19 @@ def request_digest(value: Json) -> str:
     return digest(value)
 
 
+def message_digest(*, operation: str, type: str, version: int, subject: str | None, data: Mapping[str, Json]) -> str:  # noqa: A002 - the field's name
+    """
+    Hash a message; the same operation with another of these is a Conflict, for its producer and for its consumer.
+
+    Binds: operation; type and version; subject; data. Not tenant and destination, which are the identity's scope, nor
+    message id, epoch, delivery ids and times: a replay, a redelivery and a second producer mean the same by the same.
+    """
+    document = {"operation": operation, "subject": subject, "type": type, "version": version}
+    around = canonical(document, root="message")
+    # The data is written apart for the sake of its paths and its depth; "data" sorts before every other name.
+    return _hash(b'{"data":%b,%b' % (canonical(_plain(data)), around[1:]))
+
+
 def _hash(data: bytes) -> str:
     return VERSION + hashlib.sha256(data).hexdigest()
 

@@ -22,7 +22,7 @@ import pkgutil
 import signal
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import lru_cache
@@ -33,9 +33,11 @@ from types import ModuleType, TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast, overload
 from uuid import UUID
 
+from tenure.connectors.destination import Destination
 from tenure.connectors.provider import Provider
 from tenure.errors import Invalid
 from tenure.rules.ledger import Book, Entry, Ledger
+from tenure.rules.message import Delivery, Message
 from tenure.rules.outcome import Evidence, Outcome
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Store, Transaction
 from tenure.stores.runner import asked
@@ -140,6 +142,10 @@ class CrashPoints:
     def provider(self, provider: Provider) -> Provider:
         """Wrap a provider: `send:before`, `send:after`, `lookup:before`, `lookup:after`."""
         return _WatchedProvider(provider, self)
+
+    def destination(self, destination: Destination) -> Destination:
+        """Wrap a destination of messages: `deliver:before`, `deliver:after`."""
+        return _WatchedDestination(destination, self)
 
     def journal(self, journal: _Keep) -> _Keep:
         """Wrap what keeps receipts: `keep:before`, `keep:after`."""
@@ -444,6 +450,27 @@ class _WatchedProvider(Provider):
         evidence: Evidence = await _called_in(self._inner.lookup, operation_key)
         self._points.reach(f"lookup:{AFTER}")
         return evidence
+
+
+class _WatchedDestination(Destination):
+    def __init__(self, inner: Destination, points: CrashPoints) -> None:
+        self.name = inner.name
+        self.batch = inner.batch
+        self.timeout = inner.timeout
+        self._inner = inner
+        self._points = points
+
+    async def open(self) -> None:
+        await self._inner.open()
+
+    async def deliver(self, messages: Sequence[Message]) -> Sequence[Delivery]:
+        self._points.reach(f"deliver:{BEFORE}")
+        answers = await self._inner.deliver(messages)
+        self._points.reach(f"deliver:{AFTER}")
+        return answers
+
+    async def close(self) -> None:
+        await self._inner.close()
 
 
 async def _called_in(function: Callable[..., Any], *args: Any) -> Any:

@@ -29,6 +29,15 @@ from tenure.verbs.operating_queues import (
     show_queues,
     transfer_queue,
 )
+from tenure.verbs.outbox import (
+    discard_message,
+    get_message,
+    list_messages,
+    outbox_stats,
+    prune_inbox,
+    prune_outbox,
+    replay_message,
+)
 from tenure.verbs.queues import list_queues, set_queue
 from tenure.verbs.reading import find_by_idempotency_key, get_job, list_job_events, list_jobs
 from tenure.verbs.reconciling import (
@@ -66,6 +75,7 @@ __all__ = [
     "count_suspects",
     "create_job",
     "create_jobs",
+    "discard_message",
     "drain_queue",
     "fail_job",
     "find_by_idempotency_key",
@@ -74,6 +84,7 @@ __all__ = [
     "freeze_tenant",
     "get_approval",
     "get_job",
+    "get_message",
     "grant_approval",
     "heartbeat",
     "list_approvals",
@@ -81,6 +92,7 @@ __all__ = [
     "list_effects_needing_evidence",
     "list_job_events",
     "list_jobs",
+    "list_messages",
     "list_queue_changes",
     "list_queues",
     "list_suspects",
@@ -89,11 +101,15 @@ __all__ = [
     "mark_indeterminate",
     "mark_provider_dispatched",
     "mark_timed_out",
+    "outbox_stats",
     "pause_queue",
+    "prune_inbox",
+    "prune_outbox",
     "readmit_jobs",
     "reconcile_dispatched",
     "reconcile_suspects",
     "release_job",
+    "replay_message",
     "resume_queue",
     "resume_sweep",
     "retry_job",

@@ -22,6 +22,7 @@ from tenure.faces.cli import (
     jobs,
     journal,
     lab,
+    outbox,
     queue_changes,
     queues,
     stats,
@@ -74,6 +75,7 @@ app.command("enqueue")(work.enqueue)
 app.command("sweep")(work.sweep)
 app.command("stats")(stats.stats)
 app.command("recover")(tenants.recover)
+app.command("relay")(outbox.relay)
 app.add_typer(jobs.app, name="jobs")
 for command in (
     queue_changes.pause,
@@ -87,6 +89,7 @@ app.add_typer(queues.app, name="queues")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(suspects.app, name="suspects")
 app.add_typer(tenants.app, name="tenants")
+app.add_typer(outbox.app, name="outbox")
 app.add_typer(journal.app, name="journal")
 
 

@@ -1,0 +1,155 @@
+"""
+How fast the relay makes jobs of messages, alone and with many others waiting; one JSON object a line.
+
+    python -m bench.relay                                  a SQLite file of its own
+    python -m bench.relay postgresql://HOST/DATABASE       an empty database; with fsync on, or the figures say nothing
+    python -m tests.support.postgres --durable -- python -m bench.relay {url}
+
+Each line is one drain: `events` messages become jobs of this same store. Between the two drains `waiting` messages are
+added that must cost nothing: planned for tomorrow, for a destination nobody drains, and behind a message that is set
+aside. The clock starts when the relay does, and stops when the last message is delivered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from bench.store import Eye
+from tenure import Context, Destination, Tenure, outbox
+from tenure.procedures.outbox import add_messages
+from tenure.rules.outbox import NewMessage
+
+BATCH = 500
+PREFIXES = ("tenure.", "tenure_")
+
+
+class Elsewhere(Destination):
+    """A destination that is known and takes nothing for good, so that what waits behind a refusal goes on waiting."""
+
+    name = "elsewhere"
+
+    async def deliver(self, messages: Any) -> Any:
+        """Refuse everything."""
+        return [outbox.Refused("not here")] * len(messages)
+
+
+class Nowhere(Destination):
+    """A destination that takes everything."""
+
+    name = "nowhere"
+
+    async def deliver(self, messages: Any) -> Any:
+        """Take everything."""
+        return [outbox.Delivered()] * len(messages)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.relay", description=__doc__.splitlines()[1])
+    parser.add_argument("url", nargs="?")
+    parser.add_argument("--events", type=int, default=20_000)
+    parser.add_argument("--waiting", type=int, default=99_999, help="in three equal parts")
+    parser.add_argument("--drains", type=int, default=2, help="before and after the others are added, each")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        url = options.url or f"sqlite:///{Path(folder) / 'outbox.db'}"
+        asyncio.run(_measure(url, options.events, options.waiting, options.drains))
+
+
+async def _measure(url: str, events: int, waiting: int, drains: int) -> None:
+    app = Tenure(url, organization="bench", project="relay", actor="bench")
+
+    @app.job("noop")
+    def noop(ctx: Context, payload: dict[str, Any]) -> None:
+        """Do nothing; it is never run here."""
+        del ctx, payload
+
+    await app.amigrate()
+    eye = Eye(url, PREFIXES)
+    try:
+        for beside in (0, waiting):
+            if beside:
+                await _add_others(app, beside // 3)
+            for nth in range(drains):
+                began = time.perf_counter()
+                await _add(app, _events(events, f"{beside}-{nth}"))
+                added = time.perf_counter() - began
+                eye.settle()
+                seconds = await _drain(app, eye)
+                line = {
+                    "store": app.store.dialect,
+                    "events": events,
+                    "waiting": 3 * (beside // 3),
+                    "seconds": round(seconds, 3),
+                    "events_per_second": round(events / seconds),
+                    "added_per_second": round(events / added),
+                }
+                print(json.dumps(line), flush=True)
+    finally:
+        await app.aclose()
+
+
+def _events(count: int, what: str) -> Iterator[NewMessage]:
+    for nth in range(count):
+        yield outbox.prepare(
+            destination="jobs", type="noop", data={"nth": nth}, tenant="bench", operation=f"{what}-{nth}"
+        )
+
+
+def _others(count: int) -> Iterator[NewMessage]:
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    for nth in range(count):
+        common: dict[str, Any] = {"type": "noop", "data": {"nth": nth}, "tenant": "bench"}
+        yield outbox.prepare(destination="jobs", scheduled_at=tomorrow, **common)
+        yield outbox.prepare(destination="idle", **common)
+        # Each second one stands behind one that is set aside: as many subjects as there are pairs.
+        yield outbox.prepare(destination="elsewhere", subject=f"subject/{nth // 2}", ordered=True, **common)
+
+
+async def _add(app: Tenure, messages: Iterator[NewMessage]) -> None:
+    store = await app.astore()
+    batch: list[NewMessage] = []
+    for one in messages:
+        batch.append(one)
+        if len(batch) == BATCH:
+            await store.run(add_messages(batch))
+            batch = []
+    if batch:
+        await store.run(add_messages(batch))
+
+
+async def _add_others(app: Tenure, count: int) -> None:
+    await _add(app, _others(count))
+    # A relay that refuses puts one of each pair aside and the other one behind it.
+    async with app.relay(destinations=[Elsewhere()], relay_id="sorts"):
+        service = await app.aservice()
+        while "due" in {  # noqa: ASYNC110 - as below
+            one.state for one in (await service.outbox_stats()).counts if one.destination == "elsewhere"
+        }:
+            await asyncio.sleep(0.5)  # as below
+
+
+async def _drain(app: Tenure, eye: Eye) -> float:
+    left = (
+        "SELECT EXISTS (SELECT 1 FROM {}message_due WHERE destination = 'jobs') "
+        "OR EXISTS (SELECT 1 FROM {}message_lease)"
+    )
+    idle = Nowhere()
+    idle.name = "nothing"
+    began = time.perf_counter()
+    async with app.relay(destinations=[app.own_jobs(), idle], relay_id="drains"):
+        while eye.row(left)[0]:  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0.02)  # what a database holds cannot be waited for
+        return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()

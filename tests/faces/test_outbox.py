@@ -1,0 +1,103 @@
+"""`tenure outbox` and `tenure relay`: what people see of messages, and what they decide."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import tenure
+from tenure.faces.cli.main import app as program
+
+MODULE = """
+from pathlib import Path
+
+import tenure
+from tenure.outbox import Delivered, Refused
+
+
+class Letters(tenure.Destination):
+    name = "letters"
+
+    async def deliver(self, messages):
+        return [Delivered() if one.data else Refused("it is empty") for one in messages]
+
+
+app = tenure.Tenure("sqlite:///outbox.db", organization="studio", project="sales", destinations=[Letters()])
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TENURE_STORE", "sqlite:///outbox.db")
+    (tmp_path / "mailroom.py").write_text(MODULE)
+    with tenure.open_store("sqlite:///outbox.db") as store:
+        store.migrate()
+        with store.transaction() as tx:
+            for nth, data in enumerate(({"quote": 17}, {})):
+                tenure.outbox.add(tx, destination="letters", type="t", data=data, tenant="acme", operation=f"op-{nth}")
+    return tmp_path
+
+
+def ask(*arguments: str) -> Any:
+    done = CliRunner().invoke(program, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)
+
+
+def test_the_relay_runs_until_it_is_told_to_stop_and_people_decide(folder: Path) -> None:
+    assert ask("outbox")["states"] == {"due": 2}
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    code = "from tenure.faces.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "relay", "mailroom:app", "--json", "--health-file", "health.json"]
+    relay = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        end = time.monotonic() + 60
+        while ask("outbox", "stats")["states"] != {"set_aside": 1}:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert "loops" in json.loads((folder / "health.json").read_text())
+        relay.send_signal(signal.SIGTERM)
+        said, _ = relay.communicate(timeout=30)
+    finally:
+        relay.kill()
+        relay.communicate()
+    assert (relay.returncode, json.loads(said)["clean"]) == (0, True)
+    (one,) = ask("outbox", "list")
+    assert (one["operation"], one["error_code"], "data" in one) == ("op-1", "DELIVERY_REFUSED", False)
+    shown = ask("outbox", "replay", one["id"], "--reason", "mended", "--actor", "op:1")
+    assert (shown["state"], shown["digest"], shown["data"]) == ("due", one["digest"], {})
+    assert [(made["decision"], made["actor"]) for made in shown["decisions"]] == [("replayed", "op:1")]
+    assert ask("outbox", "show", one["id"])["reason"] == "it is empty"
+    assert len(ask("outbox", "list", "--state", "delivered")) == 1
+
+
+def test_tables_are_for_people(folder: Path) -> None:
+    for arguments, said in (
+        (["outbox"], "2 unpublished"),
+        (["outbox", "list"], "letters"),
+        (["outbox", "list", "--destination", "fax"], "no messages"),
+    ):
+        done = CliRunner().invoke(program, arguments)
+        assert (done.exit_code, said in done.output) == (0, True), done.output
+
+
+def test_what_is_refused_says_so(folder: Path) -> None:
+    (first, _) = ask("outbox", "list")
+    for arguments, code in (
+        (["outbox", "replay", first["id"], "--reason", "why"], "NOT_SET_ASIDE"),
+        (["outbox", "discard", first["id"], "--reason", "why"], "NOT_SET_ASIDE"),
+        (["outbox", "list", "--state", "gone"], "BAD_ARGUMENT"),
+        (["outbox", "show", "01900000-0000-7000-8000-000000000001"], "NOT_FOUND"),
+    ):
+        done = CliRunner().invoke(program, arguments)
+        assert getattr(done.exception, "code", None) == code
