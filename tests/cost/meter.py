@@ -29,7 +29,7 @@ from tenure.stores.sqlite.writer import Writer
 from tenure.yields import Procedure, Rows
 
 # What begins and ends a transaction of ours.
-_BEGIN, _COMMIT = "begin", "commit"
+_BEGIN, _COMMIT, _NOTIFY = "begin", "commit", "notify"
 # What a worker does by the clock and not by the job: on a slow machine it does it more often for the same jobs.
 BY_THE_CLOCK = frozenset(
     {"recover", "promote", "announce", "park", "forget_claims", "withdraw", "find_candidates", "find_candidate_scopes"}
@@ -75,6 +75,10 @@ class _Ear:
         if not connection.verified or _running.get() in self._deaf_to:
             return
         with self._lock:
+            if [query.name for query in queries] == [_NOTIFY]:
+                # By itself it is sent when its pause is over: how often is a matter of time, not of work.
+                self.talk.statements[_NOTIFY] += 1
+                return
             self.talk.round_trips += 1
             if id(connection) not in self._inside or queries[0].name == _BEGIN:
                 self.talk.transactions += 1

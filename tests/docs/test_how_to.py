@@ -70,7 +70,8 @@ def test_what_a_page_shows_runs(name: str, tmp_path: Path, monkeypatch: pytest.M
 
 PAGE_APP = """
 import tenure
-app = tenure.Tenure({url!r}, organization="studio", project="sales", actor="user:42")
+shop = {{"organization": "studio", "project": "sales", "authority_ledger": "shop.ledger"}}
+app = tenure.Tenure({url!r}, **shop, actor="user:42")
 @app.job("send_quote")
 async def send_quote(ctx: tenure.AsyncContext, payload: dict[str, int]) -> None: ...
 app.migrate()
