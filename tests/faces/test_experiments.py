@@ -18,11 +18,12 @@ import psycopg
 import pytest
 
 from tenure import handler, lab
+from tenure.errors import Invalid
 from tenure.faces.cli.main import main
 from tenure.faces.demo.breaks import BREAKS
 from tenure.faces.experiments.breaking import replaced
 from tenure.faces.experiments.run import EXPERIMENTS, find_experiment, run_experiment
-from tenure.faces.experiments.shape import Check, Report
+from tenure.faces.experiments.shape import Check, Experiment, Report
 from tenure.procedures import publish
 from tenure.rules import lease as leases
 from tenure.rules.status import Status
@@ -175,6 +176,14 @@ def test_the_program_runs_all_and_prints_a_summary(run: Run) -> None:
     assert "every promise held and every control passed" in out
 
 
+def test_the_program_lists_and_explores_as_before(run: Run) -> None:
+    status, out, _ = run()
+    assert (status, "variants" in out, "fence-before-only" in out) == (0, True, True)
+    assert run("none", "--limit", "100", "--json")[0] == 0
+    assert run("explore", "--json") == run("--json")
+    assert "experiments" in run("--help")[1]
+
+
 def test_the_program_shows_one(run: Run) -> None:
     status, out, _ = run("experiment", "reply-lost")
     assert status == 0
@@ -276,6 +285,21 @@ def test_a_database_with_the_packages_tables_is_refused(run: Run, postgres_datab
     status, _, err = run("experiment", "redelivered", "--store", postgres_database)
     assert (status, "this database has tables already" in err) == (1, True)
     assert schemas(postgres_database) == ["tenure"]
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_jobs_that_others_create_meanwhile_are_not_removed(
+    database: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    sqlite = database == "sqlite"
+    url = f"sqlite:///{tmp_path}/jobs.db" if sqlite else str(request.getfixturevalue("postgres_database"))
+    meddled = Experiment("meddled", "somebody else comes", {}, lambda *_: used(url))
+    with pytest.raises(Invalid) as refused:
+        run_experiment(meddled, store=url)
+    assert refused.value.code == "STORE_IN_USE"
+    assert left(url) == [("mine", Status.QUEUED)]
+    if sqlite:
+        (tmp_path / "jobs.db").unlink()
 
 
 # --- all broken variants of the project -------------------------------------------------------------------------------

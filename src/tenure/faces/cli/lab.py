@@ -19,15 +19,16 @@ from tenure.faces.cli.options import AsJson
 from tenure.faces.cli.show import console, table, write_json
 
 UNBROKEN = "none"
-_DEFAULT = "explore"
 
 
 class _Lab(TyperGroup):
-    """A group whose first word may be left out: it is `explore` then."""
+    """A group whose first word may be left out."""
+
+    default = "explore"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
-            args = [_DEFAULT, *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
 
@@ -38,7 +39,7 @@ app = typer.Typer(
 )
 
 
-@app.command(_DEFAULT)
+@app.command(_Lab.default)
 def explore(
     variant: Annotated[
         str | None,

@@ -87,8 +87,20 @@ class Place:
         )
 
     def remove(self) -> None:
-        """Remove what was made."""
+        """
+        Remove what was made.
+
+        Raises:
+            Invalid: STORE_IN_USE, somebody else has begun to work here meanwhile; nothing is removed then.
+        """
         self.books.close()
+        there = self.dialect != "sqlite" or self._file.exists()
+        if there and self._run("look")[0][0] and self._run("count_others", run=RUN)[0][0]:
+            raise Invalid(
+                "somebody else has created jobs in this store while an experiment ran, so nothing of it was removed; "
+                f"the experiment's own jobs are those of tenant {RUN!r}",
+                code="STORE_IN_USE",
+            )
         if self.dialect == "sqlite":
             for ending in ("", "-wal", "-shm", "-journal"):
                 self._file.with_name(self._file.name + ending).unlink(missing_ok=True)
@@ -117,9 +129,9 @@ class Place:
     def _backup(self) -> Path:
         return self.folder / "backup.db"
 
-    def _run(self, name: str) -> list[tuple[Any, ...]]:
+    def _run(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
         with self.books.transaction() as connection:
-            done = connection.execute(self._sql[name], {})
+            done = connection.execute(self._sql[name], values)
             return list(done.fetchall()) if done.description else []
 
 

@@ -12,6 +12,10 @@ SELECT
 -- reads how many jobs there are
 SELECT count(*) FROM tenure.job;
 
+-- name: count_others(run) once
+-- reads how many jobs somebody else has created meanwhile
+SELECT count(*) FROM tenure.job WHERE tenant <> %(run)s;
+
 -- name: take_backup() once
 -- writes a copy of every row of every table, as a dump holds it
 DO $$

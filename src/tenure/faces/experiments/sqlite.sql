@@ -10,6 +10,10 @@ SELECT
 -- reads how many jobs there are
 SELECT count(*) FROM tenure_job;
 
+-- name: count_others(run) once
+-- reads how many jobs somebody else has created meanwhile
+SELECT count(*) FROM tenure_job WHERE tenant <> :run;
+
 -- name: take_backup() once
 -- writes nothing: a file is copied by SQLite's own backup
 SELECT 1;
