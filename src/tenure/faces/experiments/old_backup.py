@@ -11,7 +11,7 @@ from typing import Any
 from tenure.faces.experiments.breaking import replaced
 from tenure.faces.experiments.place import RUN
 from tenure.faces.experiments.shape import Experiment, Notes
-from tenure.faces.experiments.stage import Stage, Turn, refusal
+from tenure.faces.experiments.stage import EFFECT, KIND, Stage, Turn, refusal
 from tenure.flows.authority import recover_database
 from tenure.flows.drive import run_flow
 from tenure.lab import wrong
@@ -125,7 +125,9 @@ def _restored(stage: Stage, notes: Notes, old: Turn) -> None:
         return
     recovered = _recover(stage)
     notes.step(
-        "operator", "runs the recovery", f"epoch {recovered.epochs.get(RUN)}, {recovered.suspects} jobs are suspect"
+        "operator",
+        "runs the recovery",
+        f"epoch {recovered.epochs.get(RUN, OLD_EPOCH)}, {recovered.suspects} jobs are suspect",
     )
     code = refusal(old.reconnected().publish)
     notes.step("worker A", "publishes under the lease that it has in the copy", _said(code))
@@ -154,10 +156,10 @@ def _finished(stage: Stage, notes: Notes) -> None:
     stage.pass_lease()
     done = stage.work("B")
     stage.service.readmit_jobs(RUN, reason="looked at", actor="lab")
-    needs = stage.service.list_effects_needing_evidence()
-    notes.step(
-        "operator", "readmits the work of the copy", f"jobs that need evidence: {len({n.job_id for n in needs})}"
-    )
+    notes.step("operator", "readmits the work of the copy", _needs(stage))
+    # One page of one job: the other one is asked about by the worker that begins its effect.
+    stage.service.reconcile_suspects(providers=[stage.post], operations={KIND: {EFFECT: stage.post}}, limit=1)
+    notes.step("operator", "asks the provider about the first of them", _needs(stage))
     done += stage.work("B")
     notes.step("worker B", "does what can be done", f"did {', '.join(sorted(done)) or 'nothing'}, {_acts(stage)}")
     both = [stage.job(quote) for quote in ("Q-1", "Q-2")]
@@ -184,6 +186,11 @@ def _finished(stage: Stage, notes: Notes) -> None:
         len(stage.acts("Q-3")) == 1 and len(stage.rows("Q-3")) == 1,
         f"Q-3 {_status(stage, 'Q-3')}, acts: {len(stage.acts('Q-3'))}",
     )
+
+
+def _needs(stage: Stage) -> str:
+    needs = {one.job_id for one in stage.service.list_effects_needing_evidence()}
+    return f"jobs that need evidence: {len(needs)}"
 
 
 def _all(stage: Stage) -> list[Any]:
