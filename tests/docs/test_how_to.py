@@ -68,6 +68,7 @@ def test_what_a_page_shows_runs(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert left == []
 
 
+# A worker of a PostgreSQL database without a ledger says so in its log, and these programs are to say nothing.
 PAGE_APP = """
 import tenure
 shop = {{"organization": "studio", "project": "sales", "authority_ledger": "shop.ledger"}}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from tenure import lab
 from tenure.faces.cli import main
 from tests.docs.pages import ROOT
 
@@ -88,6 +89,10 @@ def shown(page: Path) -> list[str]:
     return [part for part in parts if re.match(r"tenure [a-z]", part)]
 
 
+# What `tenure lab` takes instead of a command.
+VARIANTS = {"VARIANT", "none", *(one.name for one in lab.variants())}
+
+
 def unknown(line: str) -> str:
     """Say what of a command the program does not know; empty when it knows all."""
     command: Any = get_command(main.app)
@@ -95,6 +100,10 @@ def unknown(line: str) -> str:
     while words and (below := getattr(command, "commands", None)):
         if words[0] not in below and "|" in words[0]:
             return "" if all(one in below for one in words[0].split("|")) else words[0]
+        default = getattr(command, "default", None)
+        if words[0] not in below and default is not None and (words[0] in VARIANTS or words[0].startswith("--")):
+            command = below[default]
+            continue
         if words[0] not in below:
             return words[0]
         command = below[words.pop(0)]
@@ -112,3 +121,6 @@ def test_an_unknown_command_is_noticed() -> None:
     assert unknown("tenure jobs list --phase READY") == ""
     assert unknown("tenure jobs forget ID") == "forget"
     assert unknown("tenure jobs list --color") == "--color"
+    assert unknown("tenure lab no-fence --limit 5") == ""
+    assert unknown("tenure lab experimnts") == "experimnts"
+    assert unknown("tenure lab no-fence --color") == "--color"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tenure import lab
+from tenure.faces.experiments.run import EXPERIMENTS
 from tests.support.tree import ROOT
 
 MODEL = ROOT / "docs" / "explanation" / "model.md"
@@ -43,3 +44,12 @@ def test_what_the_page_shows_runs_and_prints_what_it_says() -> None:
     printed = re.search(r"^```\n(1 .*?)\n```", text, re.DOTALL | re.MULTILINE)
     assert printed is not None
     assert str(namespace["report"].violation) == printed[1]  # type: ignore[attr-defined]
+
+
+def test_the_experiments_of_the_page_are_those_that_run() -> None:
+    text = LAB.read_text("utf-8")
+    told = table(text, "Faults on a real database")
+    assert told == {one.name: [one.fault] for one in EXPERIMENTS}
+    told = table(text, "The broken variants of the experiments")
+    variants = {name: [f"`{one.name}`", wrong] for one in EXPERIMENTS for name, wrong in one.breaks.items()}
+    assert told == variants

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -171,9 +171,18 @@ def sends_unasked(_: Rule) -> Rule:
     """Begin as if nothing could be lost."""
 
     def in_doubt(
-        job: Job, _suspicion: Any, held: Lease, _known: Any, name: str, digest: str, terms: Any, *times: Any
+        job: Job,
+        _suspicion: Any,
+        held: Lease,
+        _known: Any,
+        name: str,
+        digest: str,
+        terms: Any,
+        timeout: timedelta,
+        now: datetime,
+        _admission: Any,
     ) -> Change:
-        return dispatch.begin(replace(job, suspicion=None), held, name, digest, terms, *times)
+        return dispatch.begin(replace(job, suspicion=None), held, name, digest, terms, timeout, now)
 
     return in_doubt
 

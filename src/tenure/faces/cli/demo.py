@@ -53,7 +53,7 @@ def demo(
         )
     read = read_quotes(quotes)
     teller = Teller(sys.stderr if as_json else sys.stdout)
-    with _ending_on_signals():
+    with ending_on_signals():
         try:
             report = run_demo(read, teller, store=store, keep=keep, broken=None if broken is None else broken.value)
         except DemoFailed as failure:
@@ -72,7 +72,7 @@ def demo(
 
 
 @contextmanager
-def _ending_on_signals() -> Iterator[None]:
+def ending_on_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end this process by an exception, so that every child is ended first."""
 
     def leave(number: int, frame: FrameType | None) -> None:

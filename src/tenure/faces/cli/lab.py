@@ -1,21 +1,46 @@
-"""`tenure lab`: break a rule and see, step by step, why it is there."""
+"""
+`tenure lab`: break a rule and see, step by step, why it is there; and try faults on a real database.
+
+`tenure lab VARIANT` means `tenure lab explore VARIANT`: what is no command of the group is a variant.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress
+from typer.core import TyperGroup
 
 from tenure import lab as laboratory
+from tenure.faces.cli import experiments
 from tenure.faces.cli.options import AsJson
 from tenure.faces.cli.show import console, table, write_json
 
 UNBROKEN = "none"
 
 
-def lab(
+class _Lab(TyperGroup):
+    """A group whose first word may be left out."""
+
+    default = "explore"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    help="See why each rule is there. `tenure lab VARIANT` is short for `tenure lab explore VARIANT`.",
+    cls=_Lab,
+    rich_markup_mode=None,
+)
+
+
+@app.command(_Lab.default)
+def explore(
     variant: Annotated[
         str | None,
         typer.Argument(help="A variant to run, or `none` for the rules as they are; left out, all are listed."),
@@ -56,6 +81,10 @@ def lab(
     table("the shortest way there", ("", "who", "does", "and then"), rows)
     sys.stdout.write(f"BROKEN  {report.violation.invariant}: {report.violation.said}\n")
     return 1
+
+
+app.command("experiments")(experiments.experiments)
+app.command("experiment")(experiments.experiment)
 
 
 def _rows(known: list[laboratory.Variant]) -> list[tuple[str, str, str]]:

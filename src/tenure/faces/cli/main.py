@@ -66,7 +66,7 @@ def _program(
 
 
 app.command("demo")(demo.demo)
-app.command("lab")(lab.lab)
+app.add_typer(lab.app, name="lab")
 app.command("init")(storage.init)
 app.command("migrate")(storage.migrate)
 app.command("doctor")(storage.doctor)
