@@ -225,6 +225,27 @@ def test_an_outage_costs_what_waits_no_attempts(app: Tenure) -> None:
     play(app, story)
 
 
+def test_a_backlog_that_nobody_served_comes_back_as_fast_as_it_is_delivered(app: Tenure) -> None:
+    class Other(Seen):
+        name = "other"
+
+    count = 2_500
+    add(app, *(f"{nth}" for nth in range(count)))
+    seen = Seen()
+
+    async def story() -> None:
+        other = app.relay(destinations=[Other()])
+        async with other:
+            assert app.service.outbox_stats().states == {"set_aside": count}, "by the first announcement"
+            relay = app.relay(destinations=[seen])
+            await relay.start()
+            assert "set_aside" not in app.service.outbox_stats().states, "by the first announcement"
+            await until(lambda: len(seen.got) == count)
+            await relay.stop()
+
+    play(app, story)
+
+
 def test_a_silent_destination_is_not_waited_for(app: Tenure) -> None:
     class Silent(Seen):
         timeout = timedelta(milliseconds=50)

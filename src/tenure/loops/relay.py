@@ -317,9 +317,12 @@ class Relay:
     async def _announce(self) -> None:
         if self._draining:
             return
-        moved = await self._store.run(announce_relay(self.relay_id, list(self._delivering), ANNOUNCED_FOR))
-        if moved:
-            self._wake()
+        for _ in range(_PASSES):
+            moved = await self._store.run(announce_relay(self.relay_id, list(self._delivering), ANNOUNCED_FOR))
+            if moved:
+                self._wake()
+            if moved < PASS_MAX:
+                break
 
     async def _withdraw(self) -> None:
         try:
