@@ -153,6 +153,7 @@ async def _measure(url: str, place: Place, events: int, waiting: int, drains: in
                 if await place.holds(eye) - there != events:
                     raise SystemExit("no measurement: it does not hold what was delivered")
                 line = {
+                    "date": datetime.now(UTC).date().isoformat(),
                     "store": app.store.dialect,
                     "to": place.name,
                     "events": events,
