@@ -1,7 +1,7 @@
 """
 Write docs/internals/performance.md and its plots from a file of results.
 
-    python -m bench.page bench/results/2026-01-01-1200.jsonl [LONG.jsonl]
+    python -m bench.page bench/results/2026-01-01-1200.jsonl [LONG.jsonl] [--relay RELAY.jsonl]
 
 Nothing on the page is typed by hand but the words here: figures, machine, date, settings and versions come from the
 results, and what the others do not do from the docstrings of their adapters.
@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.long import Long, describe_long
 from bench.peers.install import ENVIRONMENTS
 from bench.protocol import ROOT
+from bench.relay_page import describe_relay
 from bench.results import Line, Spread, of_row, ratio, read, spread
 from bench.rows import OURS, RAW, ROWS, SAME, Row, Side
 from bench.svg import Bar, bars, number_text
@@ -47,13 +49,15 @@ what they leave out is said [below](#what-the-others-do-not-do).
 """
 
 
-def page(head: Line, lines: Sequence[Line], long: Sequence[Long] = ()) -> str:
+def page(head: Line, lines: Sequence[Line], long: Sequence[Long] = (), relay: Sequence[Line] = ()) -> str:
     """Make the text of the page."""
     measured = [row for row in ROWS if any(line["row"] == row.name for line in lines)]
     parts = [_INTRODUCTION.format(rounds=head.get("rounds", "?")), _where(head)]
     parts += [_section(row, lines) for row in measured]
     if long:
         parts.append("## Long runs\n\n" + describe_long(long))
+    if relay:
+        parts.append("## Relay\n\n" + describe_relay(relay))
     parts.append("## What the others do not do\n\n" + "\n\n".join(_said_of_peers()))
     return "\n".join(parts) + "\n"
 
@@ -140,15 +144,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("long", type=Path, nargs="?")
+    parser.add_argument("--relay", type=Path, help="what bench.relay printed")
     parser.add_argument("--to", type=Path, default=PAGE)
     options = parser.parse_args()
     head, lines = read(options.results)
     long = [] if options.long is None else [Long.of(line) for line in read(options.long)[1]]
+    relay = [] if options.relay is None else [json.loads(line) for line in options.relay.read_text().splitlines()]
     folder = options.to.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     for name, drawing in plots(lines):
         (folder / name).write_text(drawing, encoding="utf-8")
-    options.to.write_text(page(head, lines, long), encoding="utf-8")
+    options.to.write_text(page(head, lines, long, relay), encoding="utf-8")
 
 
 if __name__ == "__main__":

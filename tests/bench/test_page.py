@@ -13,6 +13,7 @@ from bench.long import Long, describe_long
 from bench.page import page, plots
 from bench.peers.install import ENVIRONMENTS
 from bench.protocol import percentile
+from bench.relay_page import describe_relay
 from bench.results import Book, Spread, ratio, read, spread
 from bench.rows import OURS, RAW, ROWS, SAME
 from bench.svg import Bar, bars
@@ -107,6 +108,18 @@ def test_long_runs_have_their_control_beside_them() -> None:
     assert "| P8 | with many | 900 jobs/s | 1,000 | 0.90 | at least 0.9 |" in describe_long(found)
     assert "## Long runs" in page(HEAD, LINES, found)
     assert "## Long runs" not in page(HEAD, LINES)
+
+
+def test_the_relay_is_shown_alone_and_beside_others() -> None:
+    common = {"date": "2026-01-02", "store": "sqlite", "to": "jobs", "events": 10}
+    found = [
+        {**common, "waiting": waiting, "events_per_second": rate, "own_us_each": own, "load": 1.5}
+        for waiting, rate, own in ((0, 2000, 100), (0, 3000, 100), (900, 1000, 125), (900, 1200, 125))
+    ]
+    text = describe_relay(found)
+    assert "| sqlite, jobs | 2,500 (2,000 to 3,000) | 1.5 to 1.5 | 1,100 (1,000 to 1,200) | 1.5 to 1.5 | 0.80 |" in text
+    assert "## Relay\n\nOne relay process, 900 other messages" in page(HEAD, LINES, relay=found)
+    assert "## Relay" not in page(HEAD, LINES)
 
 
 def test_results_survive_a_run_that_is_cut_off(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tenure.connectors.http import AUTHENTICATION_STATUSES, DECLINED_STATUSES, UNCERTAIN_STATUSES
 from tenure.connectors.simulator.faults import LOOKUP_FAULTS, SEND_FAULTS
-from tenure.connectors.webhook import DEFERRED_STATUSES, Webhook
+from tenure.connectors.webhook import ADDRESS_STATUSES, DEFERRED_STATUSES, Webhook
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 NAMES = ["write-a-provider.md", "send-mail.md", "test-with-the-simulator.md", "deliver-messages.md"]
@@ -45,4 +45,5 @@ def test_the_tables_of_the_pages_are_those_of_the_code() -> None:
 def test_the_table_of_a_webhooks_answers_is_that_of_the_code() -> None:
     deferred = sorted(DEFERRED_STATUSES - {429})
     for text in ((PAGES / "deliver-messages.md").read_text(), Webhook.__doc__ or ""):
-        assert re.search(rf"^ *\| {', '.join(map(str, deferred))}\b", text, re.MULTILINE)
+        for statuses in (deferred, sorted(ADDRESS_STATUSES)):
+            assert re.search(rf"^ *\| {', '.join(map(str, statuses))}\b", text, re.MULTILINE)

@@ -13,7 +13,7 @@ from cloudevents.core.formats.json import JSONFormat
 from standardwebhooks.webhooks import Webhook as Library
 
 from tenure.connectors.signature import new_secret
-from tenure.connectors.webhook import Webhook, verify_webhook
+from tenure.connectors.webhook import ADDRESS_STATUSES, Webhook, verify_webhook
 from tenure.errors import Invalid
 from tenure.rules.message import Deferred, Delivered, Delivery, Message, Refused
 from tests.connectors.messages import message, run
@@ -79,7 +79,7 @@ def test_a_message_that_comes_again_carries_the_same_ids() -> None:
 
 STATUSES: list[tuple[int, Delivery]] = [
     *[(status, Delivered({"status": status})) for status in (200, 201, 202, 204)],
-    *[(status, Refused(f"HTTP {status}")) for status in (400, 401, 403, 404, 405, 410, 413, 422)],
+    *[(status, Refused(f"HTTP {status}")) for status in (400, 402, 406, 411, 413, 415, 422, 451)],
     *[(status, Deferred(f"HTTP {status}")) for status in (408, 409, 421, 425, 429, 460, 499, 500, 502, 503, 504)],
 ]
 
@@ -89,6 +89,23 @@ def test_what_a_status_means(status: int, answer: Delivery) -> None:
     with Receiver(lambda _: Answer(status, body=b"" if status == 204 else b"their own words")) as receiver:
         assert deliver(receiver.url, message()) == [answer]
     assert len(receiver.requests) == 1
+
+
+@pytest.mark.parametrize("status", sorted(ADDRESS_STATUSES))
+def test_a_wrong_address_or_secret_is_not_the_fault_of_a_message(status: int) -> None:
+    with Receiver(lambda _: Answer(status)) as receiver:
+        (answer,) = deliver(receiver.url, message())
+    assert isinstance(answer, Deferred)
+    assert not answer.outage
+    assert "address and secret" in answer.reason
+
+
+def test_nobody_there_is_an_outage() -> None:
+    with Receiver() as receiver:
+        url = receiver.url
+    (answer,) = deliver(url, message())
+    assert isinstance(answer, Deferred)
+    assert answer.outage
 
 
 @pytest.mark.parametrize("status", [429, 503])

@@ -32,14 +32,25 @@ PRINTED = {
         "what the customer sees: ['fx-1']",
     ],
 }
+# Consumers run until they are stopped; `tests/connectors/test_example_consumers.py` runs them.
+CONSUMERS = {"consume_from_nats.py", "receive_webhook.py"}
 
 
 def test_every_example_is_here_and_in_the_list() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == PRINTED.keys()
+    assert {path.name for path in EXAMPLES.glob("*.py")} == PRINTED.keys() | CONSUMERS
     listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     assert [path.name for path in EXAMPLES.iterdir() if path.is_file() and f"({path.name})" not in listed] == [
         "README.md"
     ]
+
+
+@pytest.mark.parametrize("name", sorted(CONSUMERS))
+def test_a_consumer_says_how_it_is_used(name: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert ended.returncode == 1
+    assert f"usage: python {name} sqlite:///" in ended.stderr
 
 
 @pytest.mark.parametrize("name", sorted(PRINTED))

@@ -96,9 +96,14 @@ async def _answered(send: Send, message: Message) -> Delivery:
         return Deferred(reason(f"no answer ({type(error).__name__})"))
 
 
-def all_deferred(messages: Sequence[Message], why: str) -> list[Delivery]:
-    """Give the same answer for every message."""
-    return [Deferred(reason(why))] * len(messages)
+def all_deferred(messages: Sequence[Message], why: str, *, outage: bool = False) -> list[Delivery]:
+    """
+    Give the same answer for every message.
+
+    Args:
+        outage: Nothing was sent, because there is no way to send anything.
+    """
+    return [Deferred(reason(why), outage=outage)] * len(messages)
 
 
 def limit_of(timeout: timedelta) -> float:

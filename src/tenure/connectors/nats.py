@@ -121,7 +121,7 @@ class JetStream(Destination):
             async with asyncio.timeout_at(until):
                 await self.open()
         except Exception as error:  # noqa: BLE001 - without a connection nothing was sent
-            return all_deferred(messages, f"no connection to NATS ({type(error).__name__})")
+            return all_deferred(messages, f"no connection to NATS ({type(error).__name__})", outage=True)
         client = self._client
         assert client is not None
         try:

@@ -96,7 +96,7 @@ class RabbitMQ(Destination):
             async with asyncio.timeout_at(until):
                 await self.open()
         except Exception as error:  # noqa: BLE001 - without a channel nothing was sent
-            return all_deferred(messages, self._not_open(error))
+            return all_deferred(messages, self._not_open(error), outage=True)
         connection, channel, exchange = self._connection, self._channel, self._exchange
         assert channel is not None
         assert exchange is not None

@@ -88,6 +88,13 @@ class RedisStreams(Destination):
 
     async def deliver(self, messages: Sequence[Message]) -> Sequence[Delivery]:
         """Append each message; see the class for what comes back."""
+        until = asyncio.get_running_loop().time() + limit_of(self.timeout)
+        if self._client is None:
+            try:
+                await self.open()
+            except Exception as error:  # noqa: BLE001 - without a connection nothing was sent
+                await self._drop(self._client)
+                return all_deferred(messages, f"no connection to Redis ({_word(error)})", outage=True)
         answers: list[Delivery | None] = [None] * len(messages)
         places: list[int] = []
         client = self._opened()
@@ -102,7 +109,7 @@ class RedisStreams(Destination):
             pipeline.xadd(stream, entry, maxlen=self._maxlen, approximate=True)
             places.append(place)
         try:
-            results = await self._execute(client, pipeline) if places else []
+            results = await self._execute(client, pipeline, until) if places else []
         except Exception as error:  # noqa: BLE001 - whatever it is, there were no answers
             await self._drop(client)
             results = all_deferred([messages[place] for place in places], f"no answer from Redis ({_word(error)})")
@@ -117,11 +124,11 @@ class RedisStreams(Destination):
         """Let go of every connection."""
         await self._drop(self._client)
 
-    async def _execute(self, client: Redis, pipeline: Pipeline) -> list[Any]:
+    async def _execute(self, client: Redis, pipeline: Pipeline, until: float) -> list[Any]:
         """Execute a pipeline within the time; after it the connection is cut off, for what is half written or read."""
         running = asyncio.ensure_future(pipeline.execute(raise_on_error=False))
         try:
-            await asyncio.wait({running}, timeout=limit_of(self.timeout))
+            await asyncio.wait({running}, timeout=max(until - asyncio.get_running_loop().time(), 0))
         finally:
             if not running.done():
                 # Closing would wait until a server that does not read has read; the client has no way to cut it off.

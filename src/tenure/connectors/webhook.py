@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 IN_FLIGHT = 16
 # "Not now", which is no answer to what was sent: a request that timed out, one too early, one beside another.
 DEFERRED_STATUSES = frozenset({408, 409, 421, 425, 429, 460, 499})
+# What a wrong address, a secret that was changed on one side, or a receiver in deployment answers to everything.
+ADDRESS_STATUSES = frozenset({401, 403, 404, 405, 407, 410})
 
 _OWN_HEADERS = ("webhook-", "ce-", "content-", "host", "transfer-encoding")
 _PAUSES = frozenset({429, 503})  # whose Retry-After is honoured
@@ -54,8 +56,10 @@ class Webhook(Destination):
     | 429, 503 | Deferred, with its Retry-After |
     | 408, 409, 421, 425, 460, 499, other 5xx | Deferred |
     | a redirect | Deferred; it is not followed, a signed message goes to nobody else |
-    | no connection, a timeout, an answer that breaks off | Deferred |
-    | every other 4xx, such as 400, 401, 404, 410 | Refused |
+    | 401, 403, 404, 405, 407, 410 | Deferred: more often the address or the secret is wrong than one message |
+    | no connection | Deferred, as an outage |
+    | a timeout, an answer that breaks off | Deferred |
+    | every other 4xx, such as 400, 413, 422 | Refused |
     | the message is larger than `bytes_max` | Refused, nothing is sent |
 
     Messages of one subject go one after the other, in the order given; others side by side.
@@ -146,6 +150,8 @@ class Webhook(Destination):
                     await _read_away(response)
                 finally:
                     await response.aclose()
+        except (self._httpx.ConnectError, self._httpx.ConnectTimeout) as error:
+            return Deferred(f"no answer: no connection ({type(error).__name__})", outage=True)
         except TimeoutError:
             return Deferred(f"no answer within {limit:.3g} s")
         except (self._httpx.HTTPError, self._httpx.InvalidURL, OSError) as error:
@@ -169,6 +175,8 @@ def judge(response: httpx.Response) -> Delivery:
         return Delivered({"status": status})
     if 300 <= status < 400:
         return Deferred(f"HTTP {status}: redirects are not followed; give the address it leads to")
+    if status in ADDRESS_STATUSES:
+        return Deferred(f"HTTP {status}: look at the webhook's address and secret, and at what the receiver lets in")
     if 400 <= status < 500 and status not in DEFERRED_STATUSES:
         return Refused(f"HTTP {status}")
     return Deferred(f"HTTP {status}", retry_after(response) if status in _PAUSES else None)

@@ -14,9 +14,11 @@ from datetime import timedelta
 
 from tenure.connectors.destination import Destination
 from tenure.errors import Invalid, echo
+from tenure.loops.circuit import Circuit
 from tenure.procedures.outbox import Outgoing
 from tenure.rules.creation import check_text
-from tenure.rules.message import Deferred, Delivered, Refused
+from tenure.rules.message import Deferred, Delivered, Message, Refused
+from tenure.rules.outage import says_so
 from tenure.rules.outbox import Answer, Together
 
 logger = logging.getLogger("tenure.relay")
@@ -30,15 +32,21 @@ class Delivering:
     A destination and whether it is open.
 
     Attributes:
-        trouble: Why it could not be opened, until it can.
+        circuit: Whether it is paused because nothing gets through.
     """
 
     def __init__(self, destination: Destination) -> None:
         self.destination = destination
         self.name = destination.name
-        self.trouble: str | None = None
+        self.circuit = Circuit(destination.name)
+        self._closed: str | None = None
         self._open = False
         self._turn = asyncio.Lock()
+
+    @property
+    def trouble(self) -> str | None:
+        """Say why nothing is delivered, until it is."""
+        return self._closed or self.circuit.trouble
 
     async def ready(self) -> None:
         """
@@ -54,14 +62,17 @@ class Delivering:
                     await self.destination.open()
             except Exception as error:
                 # Its text may hold an address with a password.
-                self.trouble = f"destination {self.name} cannot be opened: {type(error).__name__}"
+                self._closed = f"destination {self.name} cannot be opened: {type(error).__name__}"
                 raise
-            self.trouble = None
+            self._closed = None
             self._open = True
 
     async def deliver(self, outgoing: Sequence[Outgoing]) -> list[Answer]:
         """Deliver messages within the destination's own time; an answer for each, whatever happens."""
-        messages = [one.message for one in outgoing]
+        answers = await self._deliver([one.message for one in outgoing])
+        return self.circuit.judge([one.message.id for one in outgoing], answers)
+
+    async def _deliver(self, messages: Sequence[Message]) -> list[Answer]:
         try:
             async with asyncio.timeout(self.destination.timeout.total_seconds()):
                 given = list(await self.destination.deliver(messages))
@@ -79,6 +90,9 @@ class Delivering:
                 f"the destination gave {len(given)} answers for {len(messages)} messages; one each "
                 f"of tenure.outbox.Delivered, Deferred and Refused",
             )
+        if says_so(given):
+            # Opened again first: nothing is claimed for a destination that cannot be.
+            await self.close()
         return [*given]
 
     @staticmethod

@@ -87,7 +87,9 @@ class OwnJobs(Destination):
             store = await self._app.astore()
             made = await store.run(create(list(jobs.values())))
         except Unavailable as problem:
-            return dict.fromkeys(jobs, Deferred(f"{problem.code}: the database of the jobs did not take them"))
+            return dict.fromkeys(
+                jobs, Deferred(f"{problem.code}: the database of the jobs did not take them", outage=True)
+            )
         except (Conflict, Invalid) as problem:
             if len(jobs) == 1:
                 return dict.fromkeys(jobs, Refused(f"{problem.code}: {problem}"))

@@ -27,7 +27,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from tenure.connectors.destination import Destination
 from tenure.errors import Invalid, TenureError
@@ -279,19 +279,17 @@ class Relay:
 
     async def round(self, delivering: Delivering) -> bool:
         """Claim, deliver and finish once; say whether there is reason to do so again at once."""
-        await delivering.ready()
-        if self._draining:
-            return False
+        with delivering.circuit.turn(delivering.destination.batch) as limit:
+            if not limit:
+                return False
+            await delivering.ready()
+            return not self._draining and await self._deliver(delivering, limit)
 
-        async def deliver(outgoing: Sequence[Any]) -> Any:
-            return await delivering.deliver(outgoing)
-
+    async def _deliver(self, delivering: Delivering, limit: int) -> bool:
         self._underway += 1
         self._idle.clear()
         try:
-            flow = relay_round(
-                self.relay_id, delivering.name, delivering.destination.batch, self._lease, self._backoff, deliver
-            )
+            flow = relay_round(self.relay_id, delivering.name, limit, self._lease, self._backoff, delivering.deliver)
             done = await run_flow_async(flow, self._store.run)
         finally:
             self._underway -= 1
@@ -319,9 +317,12 @@ class Relay:
     async def _announce(self) -> None:
         if self._draining:
             return
-        moved = await self._store.run(announce_relay(self.relay_id, list(self._delivering), ANNOUNCED_FOR))
-        if moved:
-            self._wake()
+        for _ in range(_PASSES):
+            moved = await self._store.run(announce_relay(self.relay_id, list(self._delivering), ANNOUNCED_FOR))
+            if moved:
+                self._wake()
+            if moved < PASS_MAX:
+                break
 
     async def _withdraw(self) -> None:
         try:

@@ -61,10 +61,13 @@ class Deferred:
 
     Attributes:
         retry_after: The least time to wait, where the destination said one.
+        outage: The destination knows that nothing was sent and that no message could have been. Where
+            that is said of all that was handed over, the delivery does not count, and the relay waits.
     """
 
     reason: str
     retry_after: timedelta | None = None
+    outage: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ REASON_BYTES_MAX = 500
 VERSION_MAX = 2**31 - 1
 
 RELAY_LOST, BATCH_FAILED, DEFERRED = "RELAY_LOST", "BATCH_FAILED", "DELIVERY_DEFERRED"
+DOWN = "DESTINATION_DOWN"
 REFUSED, USED_UP, UNKNOWN_DESTINATION = "DELIVERY_REFUSED", "DELIVERIES_USED_UP", "UNKNOWN_DESTINATION"
 # After a batch has failed as a whole, its messages go in groups of so many, and from a group that fails one by one.
 GROUP = 10
@@ -270,7 +271,20 @@ class Together:
     reason: str
 
 
-Answer = Delivery | Together
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """
+    The destination as a whole does not work: the delivery does not count.
+
+    Attributes:
+        wait: Until the message may be tried again; at once where it was not sent at all.
+    """
+
+    reason: str
+    wait: timedelta = timedelta(0)
+
+
+Answer = Delivery | Together | Paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +315,11 @@ def settle(waiting: Waiting, answer: Answer, *, base: timedelta = BACKOFF) -> Se
             return Settled(MessageState.DELIVERED, attempt, receipt=_receipt(answer.receipt))
         case Refused():
             return Settled(MessageState.SET_ASIDE, attempt, REFUSED, _reason(answer.reason))
+        case Paused():
+            # What says that it goes alone stays: it was said of the message, and not of the outage.
+            code = waiting.error_code if waiting.error_code in {RELAY_LOST, BATCH_FAILED} else DOWN
+            state = MessageState.LATER if answer.wait else MessageState.DUE
+            return Settled(state, attempt - 1, code, _reason(answer.reason), answer.wait)
         case _:
             reason = _reason(answer.reason)
     if attempt >= waiting.attempts_max:
