@@ -260,7 +260,8 @@ class _Watched:
         """Give the procedure that passes a point at its end."""
         inner = self._procedure
 
-        def script() -> Script[Any]:
+        # The inner one is an argument, so that a store with a role finds the name that it judges by.
+        def script(_inner: Procedure[Any]) -> Script[Any]:
             self.ended = False
             value = yield from _each_by_itself(inner)
             if not inner.reads:
@@ -270,7 +271,7 @@ class _Watched:
             return value
 
         script.__name__ = inner.name
-        return Procedure(script, (), {}, reads=inner.reads, urgent=inner.urgent)
+        return Procedure(script, (inner,), {}, reads=inner.reads, urgent=inner.urgent)
 
     def committed(self) -> None:
         """Pass the point after the commit."""
@@ -308,7 +309,7 @@ class _BlockingStore(_Wrapper):
     def run(self, procedure: Procedure[T]) -> T:
         watched = _Watched(procedure, self._points)
         try:
-            with asked(procedure):
+            with asked(procedure, None):  # the store beneath asks
                 value = self._inner.run(watched.value())
         except Exception:
             if watched.ended:
@@ -345,7 +346,7 @@ class _AwaitingStore(_Wrapper):
     async def run(self, procedure: Procedure[T]) -> T:
         watched = _Watched(procedure, self._points)
         try:
-            with asked(procedure):
+            with asked(procedure, None):  # the store beneath asks
                 value = await self._inner.run(watched.value())
         except Exception:
             if watched.ended:
@@ -396,7 +397,7 @@ class _InTransaction(_Wrapper):
 
 class _BlockingTransaction(_InTransaction):
     def run(self, procedure: Procedure[T]) -> T:
-        with asked(procedure):
+        with asked(procedure, None):  # the store beneath asks
             return cast("T", self._inner.run(self.watch(procedure)))
 
     def __enter__(self) -> Self:
@@ -412,7 +413,7 @@ class _BlockingTransaction(_InTransaction):
 
 class _AwaitingTransaction(_InTransaction):
     async def run(self, procedure: Procedure[T]) -> T:
-        with asked(procedure):
+        with asked(procedure, None):  # the store beneath asks
             return cast("T", await self._inner.run(self.watch(procedure)))
 
     async def __aenter__(self) -> Self:
