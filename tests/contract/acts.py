@@ -1,4 +1,4 @@
-"""Every procedure of the package on a job or message that is ready for it; what the stories of lost commits leave out."""
+"""Every procedure of the package, on a job or a message that is ready for it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tenure.rules.outcome import Succeeded
 from tenure.rules.recover import Operation
 from tenure.rules.scope import Scope
 from tests.contract.bench import Bench
-from tests.contract.build import CASES, KIND, MAILER, PAYLOAD, RECEIPT, REQUEST, Case, claim, create
+from tests.contract.build import CASES, KIND, MAILER, PAYLOAD, RECEIPT, Case, create
 from tests.contract.governed import forgotten, governed
 from tests.contract.test_create_at_once import job as new_one
 from tests.contract.test_inbox import EVENT
@@ -171,7 +171,7 @@ MORE_WRITES: dict[str, Story] = {
         ),
     ),
     "claim_batch": (
-        lambda bench: WRITES["claim"][0](bench),
+        WRITES["claim"][0],
         lambda b, c: b.run(claim_batch.claim_batch("B", [KIND], limit=5)),
     ),
     "promote": (_later, lambda b, c: b.run(upkeep.promote())),

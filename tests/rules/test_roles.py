@@ -12,7 +12,7 @@ import pytest
 import tenure.procedures
 import tenure.verbs
 from tenure.errors import Refused
-from tenure.rules.roles import MAY, ROLES, Role, check_role, is_role
+from tenure.rules.roles import MAY, Role, check_role, is_role
 from tenure.yields import Procedure, Script, procedure
 
 
@@ -94,6 +94,6 @@ def test_a_viewer_runs_only_what_reads() -> None:
 
 
 def test_the_names_of_the_roles() -> None:
-    assert sorted(ROLES) == ["operator", "producer", "repairer", "viewer", "worker"]
+    assert sorted(Role) == ["operator", "producer", "repairer", "viewer", "worker"]
     assert all(is_role(name) for name in ("viewer", "producer", "worker", "operator", "repairer"))
     assert not is_role("postgres")

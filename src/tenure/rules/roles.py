@@ -33,7 +33,6 @@ class Role(StrEnum):
     REPAIRER = "repairer"
 
 
-ROLES = frozenset(Role)
 _READERS = frozenset({Role.VIEWER, Role.WORKER, Role.OPERATOR, Role.REPAIRER})
 _PRODUCER = frozenset({Role.PRODUCER})
 _WORKER = frozenset({Role.WORKER})
@@ -43,9 +42,7 @@ _ACTING = frozenset({Role.WORKER, Role.OPERATOR, Role.REPAIRER})
 
 # By what somebody is doing; the names are those of procedures.
 _WHAT: dict[frozenset[Role], tuple[str, ...]] = {
-    # Asked at every opening: is this the database that its ledger knows?
-    ROLES: ("read_facts",),
-    # Freezing what looks like a copy harms nobody, and is the duty of everyone who can.
+    # An opener that finds a copy freezes it, which harms nobody and is the duty of everyone who can.
     # A note about an admission moves nothing.
     _ACTING: ("append_event", "compare"),
     _READERS: (
@@ -76,6 +73,7 @@ _WHAT: dict[frozenset[Role], tuple[str, ...]] = {
         "read_doubt",
         "read_effects",
         "read_epoch",
+        "read_facts",
         "revoked_since",
         "show_queues",
         "show_tenant",
@@ -160,7 +158,7 @@ MAY = MappingProxyType({name: roles for roles, names in _WHAT.items() for name i
 
 def is_role(name: str) -> bool:
     """Say whether a name is that of one of the five."""
-    return name in set(Role)
+    return name in frozenset(Role)
 
 
 def check_role(role: str, procedure: str) -> None:

@@ -89,7 +89,7 @@ def settle(value: T | AfterCommit) -> T:
 
 
 @contextmanager
-def asked(procedure: Procedure[Any], allows: Allows | None) -> Iterator[None]:
+def asked(procedure: Procedure[Any], allows: Allows | None = None) -> Iterator[None]:
     """
     Take note that a procedure was handed to a store, also where the store refuses before it runs a step of it.
 

@@ -309,7 +309,7 @@ class _BlockingStore(_Wrapper):
     def run(self, procedure: Procedure[T]) -> T:
         watched = _Watched(procedure, self._points)
         try:
-            with asked(procedure, None):  # the store beneath asks
+            with asked(procedure):
                 value = self._inner.run(watched.value())
         except Exception:
             if watched.ended:
@@ -346,7 +346,7 @@ class _AwaitingStore(_Wrapper):
     async def run(self, procedure: Procedure[T]) -> T:
         watched = _Watched(procedure, self._points)
         try:
-            with asked(procedure, None):  # the store beneath asks
+            with asked(procedure):
                 value = await self._inner.run(watched.value())
         except Exception:
             if watched.ended:
@@ -397,7 +397,7 @@ class _InTransaction(_Wrapper):
 
 class _BlockingTransaction(_InTransaction):
     def run(self, procedure: Procedure[T]) -> T:
-        with asked(procedure, None):  # the store beneath asks
+        with asked(procedure):
             return cast("T", self._inner.run(self.watch(procedure)))
 
     def __enter__(self) -> Self:
@@ -413,7 +413,7 @@ class _BlockingTransaction(_InTransaction):
 
 class _AwaitingTransaction(_InTransaction):
     async def run(self, procedure: Procedure[T]) -> T:
-        with asked(procedure, None):  # the store beneath asks
+        with asked(procedure):
             return cast("T", await self._inner.run(self.watch(procedure)))
 
     async def __aenter__(self) -> Self:

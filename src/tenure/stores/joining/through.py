@@ -33,7 +33,7 @@ class Through:
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Transaction.run`."""
-        with asked(procedure, None):  # the joined transaction asks
+        with asked(procedure):
             tx = self._join(self._find())
         return tx.run(procedure)
 
@@ -63,7 +63,7 @@ class AsyncThrough:
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `Through.run`."""
-        with asked(procedure, None):  # the joined transaction asks
+        with asked(procedure):
             tx = self._join(await self._find())
         return await tx.run(procedure)
 
