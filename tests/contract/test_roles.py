@@ -11,9 +11,12 @@ from tenure.errors import Refused, TenureError
 from tenure.opening import open_async_store, open_store
 from tenure.rules.roles import MAY, Role, check_role
 from tests.contract import acts
-from tests.contract.bench import Bench, PostgresDatabase
+from tests.contract.bench import Awaited, Bench, PostgresDatabase
 from tests.contract.build import Case, create
+from tests.contract.caller import own, producer
 from tests.contract.conftest import Benches
+from tests.support.brokers import or_skip
+from tests.support.pgbouncer import PgBouncer
 
 BLOCKING = ["sqlite-blocking", "postgresql-blocking"]
 
@@ -152,3 +155,74 @@ def test_nobody_with_a_role_changes_the_schema(bench: Bench, opened: Callable[[B
     with pytest.raises(Refused) as refused:
         store.migrate() if bench.loop is None else bench.loop.run(store.migrate())
     assert refused.value.code == "ROLE_DENIED"
+
+
+def test_raw_sql_of_a_block_leaves_our_tables_alone_on_sqlite(
+    sqlite_bench: Bench, opened: Callable[[Bench], Roles]
+) -> None:
+    bench, roles = sqlite_bench, opened(sqlite_bench)
+    create(bench.service)
+    before = bench.prints()
+    ours = (
+        "UPDATE tenure_job SET payload = '{}'",
+        "DELETE FROM tenure_event",
+        "INSERT INTO tenure_known_kind VALUES ('x')",
+        "DROP TABLE tenure_job",
+        "ALTER TABLE tenure_job RENAME TO job",
+        "CREATE TRIGGER own AFTER INSERT ON tenure_job BEGIN SELECT 1; END",
+    )
+    for role in (Role.VIEWER, Role.REPAIRER):
+        with roles.bench(role).transaction() as tx:
+            for sql in ours:
+                with pytest.raises(Refused, match="not by SQL") as refused:
+                    tx.execute(sql)
+                assert refused.value.code == "ROLE_DENIED"
+            assert tx.execute("SELECT count(*) FROM tenure_job") is not None
+            tx.execute("INSERT INTO own (value) VALUES (1)")
+            tx.execute("DELETE FROM own")
+    assert bench.prints() == before
+    # Whoever has no role is who owns the file.
+    with bench.transaction() as tx:
+        tx.execute("INSERT INTO tenure_known_kind VALUES ('x')")
+    # And the procedures of a role write as before.
+    assert roles.bench(Role.OPERATOR).service.pause_queue("q", reason="r", actor="op:1").name == "q"
+
+
+def test_a_joined_transaction_is_judged_by_the_role_of_its_store(
+    bench: Bench, opened: Callable[[Bench], Roles]
+) -> None:
+    roles = opened(bench)
+    for role, allowed in ((Role.VIEWER, False), (Role.PRODUCER, True)):
+        seen = roles.bench(role)
+        with producer(bench) as caller:
+            caller.begin()
+            caller.write(int(allowed))
+            loop: Any = bench.loop
+            joined: Any = seen.store.join(caller.raw) if loop is None else loop.call(seen.store.join, caller.raw)
+            tx = joined if loop is None else Awaited(joined, loop)
+            if allowed:
+                assert tx.run(acts.create_at_once(acts.new_one("k-7"))).created
+            else:
+                with pytest.raises(Refused) as refused:
+                    tx.run(acts.create_at_once(acts.new_one("k-7")))
+                assert refused.value.code == "ROLE_DENIED"
+            caller.commit()
+    # The caller's own writes stand, and nothing of the refused one.
+    assert sorted(own(bench)) == [0, 1]
+    assert [row["idempotency_key"] for row in bench.dump()["job"] if row["tenant"] == "acme"] == ["k-7"]
+
+
+def test_a_role_is_taken_on_behind_a_transaction_pooler(benches: Benches) -> None:
+    bench = benches.get("postgresql-blocking")
+    with open_store(bench.database.url) as owner:
+        owner.migrate(roles=True)
+    with or_skip(lambda: PgBouncer(bench.database.url)) as pooler:
+        with open_store(pooler.url, role="producer", clock=bench.test_clock) as store:
+            assert store.run(acts.create_at_once(acts.new_one("k-7"))).created
+        with open_store(pooler.url, role="viewer", clock=bench.test_clock) as store:
+            with store.transaction() as tx:
+                assert tx.execute("SELECT current_user").fetchone() == ("tenure_viewer",)
+            assert len(store.run(acts.inspect.list_jobs(tenant="acme"))) == 1
+        with open_store(pooler.url, clock=bench.test_clock) as store, store.transaction() as tx:
+            # Nothing of it stays on the server's connection.
+            assert tx.execute("SELECT current_user").fetchone() != ("tenure_viewer",)

@@ -122,6 +122,11 @@ def test_a_store_is_made_and_looked_at(run: Run, tmp_path: Path) -> None:
     assert run("migrate", "--store", "sqlite:///jobs.db").stdout == "up to date\n"
     schema = run("migrate", "--sql", "--store", "sqlite:///jobs.db").stdout
     assert "CREATE TABLE tenure_job " in schema
+    # Database roles are PostgreSQL's; a store with role= works here without them.
+    for more in ([], ["--sql"]):
+        refused = run("migrate", "--roles", *more, "--store", "sqlite:///jobs.db")
+        assert refused.returncode == 1
+        assert "[BAD_ARGUMENT]" in refused.stderr
     doctor = said(run("doctor", "--store", "sqlite:///jobs.db", "--json"))
     assert doctor["ok"] is True
     assert {one["what"] for one in doctor["findings"]} >= {"tenure", "python", "store", "schema", "needs attention"}
