@@ -87,7 +87,7 @@ def _role(url: str, role: str | None) -> dict[str, Any]:
     """Give what a store is opened with so that its holder can do what a role may."""
     if role is None or not is_role(role):
         return {"role": role}
-    database = None if url.startswith("sqlite:") else f"tenure_{role}"
+    database = None if url.partition(":")[0].lower() == "sqlite" else f"tenure_{role}"
     return {"role": database, "allows": partial(check_role, role)}
 
 

@@ -11,7 +11,7 @@ from tenure.errors import Refused, TenureError
 from tenure.opening import open_async_store, open_store
 from tenure.rules.roles import MAY, Role, check_role
 from tests.contract import acts
-from tests.contract.bench import Awaited, Bench, PostgresDatabase
+from tests.contract.bench import Awaited, Bench, LoopThread, PostgresDatabase
 from tests.contract.build import Case, create
 from tests.contract.caller import own, producer
 from tests.contract.conftest import Benches
@@ -226,3 +226,20 @@ def test_a_role_is_taken_on_behind_a_transaction_pooler(benches: Benches) -> Non
         with open_store(pooler.url, clock=bench.test_clock) as store, store.transaction() as tx:
             # Nothing of it stays on the server's connection.
             assert tx.execute("SELECT current_user").fetchone() != ("tenure_viewer",)
+
+
+def test_a_store_made_from_another_has_its_role(bench: Bench, opened: Callable[[Bench], Roles]) -> None:
+    store: Any = opened(bench).bench(Role.VIEWER).store
+    if bench.loop is None:
+        other, loop = store.awaiting(), LoopThread()
+        with pytest.raises(Refused) as refused:
+            loop.run(other.run(acts.create_at_once(acts.new_one("k-7"))))
+        loop.run(other.close())
+        loop.close()
+    else:
+        other = store.blocking()
+        with pytest.raises(Refused) as refused:
+            other.run(acts.create_at_once(acts.new_one("k-7")))
+        other.close()
+    assert refused.value.code == "ROLE_DENIED"
+    assert [row for row in bench.dump()["job"] if row["tenant"] == "acme"] == []

@@ -92,12 +92,15 @@ def test_a_worker_writes_no_statement(url: str, unsure: UUID) -> None:
         )
         forbidden(url, "worker", event, uuid4(), what)
         as_role(url, "repairer", event, uuid4(), what)
-    forbidden(
-        url,
-        "worker",
-        "INSERT INTO tenure.event (job_id, tenant, name, at, generation) VALUES (%s, 'acme', 'readmitted', 1, 1)",
-        unsure,
-    )
+    noted = "INSERT INTO tenure.event (job_id, tenant, name, at, generation, data) VALUES (%s, 'acme', %s, 1, 1, %s)"
+    for name, data in (
+        ("readmitted", None),
+        ("reconciled", '{"by": "statement"}'),
+        ("effect_settled", '{"by": "statement"}'),
+    ):
+        forbidden(url, "worker", noted, unsure, name, data)
+        as_role(url, "repairer", noted, unsure, name, data)
+    as_role(url, "worker", noted, unsure, "reconciled", '{"by": "lookup"}')
     # The controls: what a look-up gave, and the statement of a repairer, who still cannot claim.
     as_role(url, "worker", settle.format("lookup"), unsure)
     as_role(url, "repairer", settle.format("statement"), unsure)

@@ -86,7 +86,10 @@ CREATE OR REPLACE TRIGGER no_statement BEFORE INSERT OR UPDATE ON tenure.effect 
 CREATE OR REPLACE TRIGGER no_statement BEFORE INSERT ON tenure.authority_event FOR EACH ROW
     WHEN (NEW.what IN ('readmitted', 'recovered', 'thawed')) EXECUTE FUNCTION tenure.refuse_worker();
 CREATE OR REPLACE TRIGGER no_statement BEFORE INSERT ON tenure.event FOR EACH ROW
-    WHEN (NEW.name IN ('readmitted', 'revoked', 'suspected')) EXECUTE FUNCTION tenure.refuse_worker();
+    WHEN (
+        NEW.name IN ('readmitted', 'revoked', 'suspected')
+        OR (NEW.name IN ('reconciled', 'effect_settled') AND NEW.data ->> 'by' = 'statement')
+    ) EXECUTE FUNCTION tenure.refuse_worker();
 -- Authority may be taken away by whoever applies the ledger, and given back by people alone.
 CREATE OR REPLACE TRIGGER no_giving_back BEFORE UPDATE ON tenure.authority FOR EACH ROW
     WHEN (NEW.epoch < OLD.epoch OR (OLD.frozen AND NOT NEW.frozen)) EXECUTE FUNCTION tenure.refuse_worker();
