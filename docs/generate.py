@@ -26,6 +26,7 @@ from tenure import errors
 from tenure.faces.cli import main
 from tenure.rules.effect import EFFECT_MOVES, OPEN, EffectState
 from tenure.rules.event import APPENDABLE, STATUS_AFTER, EventName
+from tenure.rules.roles import MAY, Role
 from tenure.rules.status import EXCEPTIONS, LIVE, TERMINAL, TRANSITIONS, Phase, Status
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -301,6 +302,26 @@ def events() -> str:
     )
 
 
+def roles() -> str:
+    """Show which role may run which procedure: the table that every store asks."""
+    rows = [(f"`{name}`", *("yes" if role in MAY[name] else "" for role in Role)) for name in sorted(MAY)]
+    return "\n".join(
+        [
+            "# Roles",
+            "",
+            MADE,
+            "",
+            "Which role may run which procedure; [why](../explanation/roles.md), and",
+            "[how to give them](../how-to/give-roles.md). A verb of the service, a command and a loop are made of",
+            "these procedures; what a role may not run is refused with `ROLE_DENIED` before anything is sent. What is",
+            "not in this table, such as `migrate`, takes a store without a role.",
+            "",
+            table(("procedure", *(role.value for role in Role)), rows),
+            "",
+        ]
+    )
+
+
 def command_line() -> str:
     """Describe every command of the program from the program itself."""
     lines = [
@@ -367,6 +388,7 @@ def python_interface() -> str:
 def pages() -> dict[Path, Callable[[], str]]:
     """Name every page and what writes it."""
     made = {"states.md": states, "errors.md": error_page, "events.md": events, "cli.md": command_line}
+    made["roles.md"] = roles
     made["api.md"] = python_interface
     return {REFERENCE / name: write for name, write in made.items()}
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from os import PathLike
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from tenure import stores
@@ -19,6 +21,7 @@ from tenure.errors import Invalid, TenureError
 from tenure.journal.ledger import COMPACT_ENTRIES, FileLog, LogLedger
 from tenure.procedures.authority import compare, read_facts
 from tenure.rules.ledger import Book, Facts, judge
+from tenure.rules.roles import check_role, is_role
 from tenure.stores.contract import AsyncStore, Clock, Store
 
 SUFFIX = ".ledger"
@@ -40,7 +43,8 @@ def open_store(
     Args:
         url: `sqlite:///jobs.db`, `sqlite:////absolute/jobs.db`, `sqlite:///:memory:`, `postgresql://host/database`;
             `postgres://` means the same as `postgresql://`.
-        role: A PostgreSQL role that the connections take on.
+        role: viewer, producer, worker, operator or repairer: the store runs what that role may, and in PostgreSQL takes
+            on the database role `tenure_<role>`. Any other name is a PostgreSQL role of your own to take on.
         clock: Replaces the store's clock in tests.
         authority_ledger: A path, or the URL of another database (`sqlite:///` or `postgresql://`). Left out: beside a
             SQLite file, and none for PostgreSQL and for a database in memory.
@@ -50,7 +54,7 @@ def open_store(
         Unavailable: The database did not answer.
     """
     ledger = open_ledger(url, authority_ledger)
-    store = stores.open_store(url, role=role, clock=clock)
+    store = stores.open_store(url, clock=clock, **_role(url, role))
     try:
         store.ledger = ledger
         _compare(store)
@@ -69,7 +73,7 @@ async def open_async_store(
 ) -> AsyncStore:
     """See `open_store`; an async context manager, ended by `await close()`."""
     ledger = open_ledger(url, authority_ledger)
-    store = await stores.open_async_store(url, role=role, clock=clock)
+    store = await stores.open_async_store(url, clock=clock, **_role(url, role))
     try:
         store.ledger = ledger
         await _compare_async(store)
@@ -77,6 +81,14 @@ async def open_async_store(
         await store.close()
         raise
     return store
+
+
+def _role(url: str, role: str | None) -> dict[str, Any]:
+    """Give what a store is opened with so that its holder can do what a role may."""
+    if role is None or not is_role(role):
+        return {"role": role}
+    database = None if url.partition(":")[0].lower() == "sqlite" else f"tenure_{role}"
+    return {"role": database, "allows": partial(check_role, role)}
 
 
 def open_ledger(url: str, authority_ledger: str | PathLike[str] | None) -> LogLedger | None:

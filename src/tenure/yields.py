@@ -160,6 +160,13 @@ class Procedure(Generic[T]):
                 if isinstance(one, Procedure):
                     one._note()  # noqa: SLF001 - of its own kind
 
+    @property
+    def verb(self) -> str:
+        """The name; of a private one, which only hands on what another says, that of the other."""
+        if not self.name.startswith("_"):
+            return self.name
+        return next((one.verb for one in self.args if isinstance(one, Procedure)), self.name)
+
     def __iter__(self) -> Script[T]:
         return self.script()
 

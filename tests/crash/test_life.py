@@ -179,6 +179,7 @@ def handed_over(process: Process) -> None:
     process.enqueue()
     everybody = DurableJobService(process.store, actor="op:1")
     (queue,) = everybody.show_queues()
+    everybody.set_queue(queue.name, fair=queue.fair)
     everybody.pause_queue(queue.name, reason="it moves")
     everybody.drain_queue(queue.name)
     everybody.transfer_queue(queue.name, owner="others", expected=None, with_work=True)

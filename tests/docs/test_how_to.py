@@ -35,6 +35,7 @@ HERE = [
     "embed-a-worker.md",
     "enqueue-in-your-transaction.md",
     "fair-queues.md",
+    "give-roles.md",
     "pause-drain-transfer.md",
     "publish-on-your-connection.md",
     "relay-messages.md",

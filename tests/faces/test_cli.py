@@ -360,3 +360,19 @@ def wait_until(done: Callable[[], bool]) -> None:
             return
         signal.sigtimedwait([], 0.05)
     raise AssertionError("it did not happen in time")
+
+
+def test_a_command_does_what_its_role_may(run: Run) -> None:
+    run("migrate", "--store", "sqlite:///jobs.db")
+    # Database roles are PostgreSQL's; a store with a role works here without them.
+    for more in ([], ["--sql"]):
+        refused = run("migrate", "--roles", *more, "--store", "sqlite:///jobs.db")
+        assert refused.returncode == 1
+        assert "[BAD_ARGUMENT]" in refused.stderr
+    pause = ("queues", "pause", "mail", "--reason", "r", "--store", "sqlite:///jobs.db")
+    as_viewer = run(*pause, env={"TENURE_ROLE": "viewer"})
+    assert (as_viewer.returncode, "operator may" in as_viewer.stderr) == (1, True)
+    assert "[ROLE_DENIED]" in as_viewer.stderr
+    assert run("queues", "list", "--store", "sqlite:///jobs.db", env={"TENURE_ROLE": "viewer"}).returncode == 0
+    assert run(*pause, env={"TENURE_ROLE": "operator"}).returncode == 0
+    assert run("migrate", "--store", "sqlite:///jobs.db", env={"TENURE_ROLE": "operator"}).returncode == 1

@@ -112,9 +112,9 @@ def test_a_ledger_inside_the_database_it_watches_is_refused_and_one_beside_it_is
     assert sorted(path.name for path in tmp_path.iterdir() if "ledger" in path.name) == []
 
 
-def test_a_role_is_not_a_matter_of_sqlite(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="role"):
-        open_store(f"sqlite:///{tmp_path}/jobs.db", role="worker")
+def test_a_database_role_is_not_a_matter_of_sqlite(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="viewer, producer, worker, operator and repairer"):
+        open_store(f"sqlite:///{tmp_path}/jobs.db", role="app_role")
 
 
 def test_a_file_that_is_no_database_is_refused_at_the_door(tmp_path: Path) -> None:

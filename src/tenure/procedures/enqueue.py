@@ -12,7 +12,7 @@ from uuid import UUID
 
 from tenure.errors import Conflict, Unavailable, echo
 from tenure.procedures.records import Placed, identity, instant, micros, options_text, span
-from tenure.procedures.rows import read
+from tenure.procedures.rows import read_known
 from tenure.rules.authority import Authority
 from tenure.rules.creation import Frame, NewJob
 from tenure.rules.digest import operation_around, operation_digest_of
@@ -100,7 +100,9 @@ def create(jobs: Sequence[NewJob]) -> Script[list[Created]]:
         for key, job in ordered:
             _refuse_other_meaning(job, _key_row(key, fresh[key]) if key in fresh else known.get(key))
     others = {key: identity(row[3]) for key, row in known.items()}
-    found: dict[UUID, Placed] = (yield from read(others.values())) if others else {}
+    # Their digests are those of what was stored: another one was refused just now.
+    presented = {job_id: first[key].payload_digest for key, job_id in others.items()}
+    found: dict[UUID, Placed] = (yield from read_known(presented)) if presented else {}
     _refuse_draining(fresh, authority_rows)
     made = yield from _write(fresh, authority_rows)
     answers = []

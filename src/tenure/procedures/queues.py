@@ -30,11 +30,12 @@ def set_queue(
             f"a service that is bound to tenant {echo(tenant)} does not set queues: they are everybody's",
             code="TENANT_BOUND",
         )
-    return _save(setting)
+    return save_queue(setting)
 
 
 @procedure
-def _save(setting: QueueSetting) -> Script[QueueSetting]:
+def save_queue(setting: QueueSetting) -> Script[QueueSetting]:
+    """Write what `set_queue` has checked. Locks: the queue's row. Writes: queue, queue_weight."""
     yield [
         Statement("queue_save", {"name": setting.name, "fair": setting.fair}),
         Statement("queue_unweigh", {"name": setting.name}),

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from tenure.errors import Invalid
-from tenure.stores.contract import AsyncStore, Clock, Store
+from tenure.stores.contract import Allows, AsyncStore, Clock, Store
 
 _KNOWN = {
     "sqlite": "tenure.stores.sqlite.store",
@@ -26,6 +26,7 @@ def open_store(
     *,
     role: str | None = None,
     clock: Clock | None = None,
+    allows: Allows | None = None,
 ) -> Store:
     """
     Open a store for blocking callers; a context manager, ended by `close()`.
@@ -34,13 +35,14 @@ def open_store(
         url: `sqlite:///jobs.db`, `sqlite:////absolute/jobs.db`, `sqlite:///:memory:`, `postgresql://host/database`;
             `postgres://` means the same as `postgresql://`.
         role: A PostgreSQL role that the connections take on.
+        allows: Asked before each procedure with its name; raises where the holder of this store may not run it.
         clock: Replaces the store's clock in tests.
 
     Raises:
         Invalid: BAD_STORE_URL for another scheme; see the store for its own reasons.
         Unavailable: The database did not answer.
     """
-    store = _module(url).open_store(url, role=role, clock=clock)
+    store = _module(url).open_store(url, role=role, clock=clock, allows=allows)
     return cast("Store", store)
 
 
@@ -49,9 +51,10 @@ async def open_async_store(
     *,
     role: str | None = None,
     clock: Clock | None = None,
+    allows: Allows | None = None,
 ) -> AsyncStore:
     """See `open_store`; an async context manager, ended by `await close()`."""
-    store = await _module(url).open_async_store(url, role=role, clock=clock)
+    store = await _module(url).open_async_store(url, role=role, clock=clock, allows=allows)
     return cast("AsyncStore", store)
 
 

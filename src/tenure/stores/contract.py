@@ -10,11 +10,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 from tenure.yields import Procedure
 
 T = TypeVar("T")
+
+
+# Raises where the holder of a store may not run the procedure of this name.
+Allows: TypeAlias = Callable[[str], None]
 
 
 class Clock(Protocol):
@@ -111,12 +115,21 @@ class Store(Protocol):
         """
         ...
 
-    def migrate(self, *, test_clock: bool = False) -> list[str]:
-        """Bring the schema up to this version; give the names of the migrations applied now."""
+    def migrate(self, *, test_clock: bool = False, roles: bool = False) -> list[str]:
+        """
+        Bring the schema up to this version; give the names of the migrations applied now.
+
+        Args:
+            roles: Make the database roles of PostgreSQL and grant them what they need, now and in later migrations.
+        """
         ...
 
     def migration_sql(self) -> str:
         """Give the whole schema as text that a person can read and run."""
+        ...
+
+    def roles_sql(self) -> str:
+        """Give what makes the database roles, to be run by whoever may; raises Invalid where a database has none."""
         ...
 
     def pending_migrations(self) -> list[str]:
@@ -187,12 +200,16 @@ class AsyncStore(Protocol):
         """See `Store.join`."""
         ...
 
-    def migrate(self, *, test_clock: bool = False) -> Awaitable[list[str]]:
+    def migrate(self, *, test_clock: bool = False, roles: bool = False) -> Awaitable[list[str]]:
         """See `Store.migrate`."""
         ...
 
     def migration_sql(self) -> str:
         """See `Store.migration_sql`."""
+        ...
+
+    def roles_sql(self) -> str:
+        """See `Store.roles_sql`."""
         ...
 
     def pending_migrations(self) -> Awaitable[list[str]]:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 from tenure.errors import TenureError, Unavailable
+from tenure.stores.contract import Allows
 from tenure.yields import AfterCommit, Each, Last, Procedure, Rows, Statement
 
 T = TypeVar("T")
@@ -88,9 +89,16 @@ def settle(value: T | AfterCommit) -> T:
 
 
 @contextmanager
-def asked(procedure: Procedure[Any]) -> Iterator[None]:
-    """Take note that a procedure was handed to a store, also where the store refuses before it runs a step of it."""
+def asked(procedure: Procedure[Any], allows: Allows | None = None) -> Iterator[None]:
+    """
+    Take note that a procedure was handed to a store, also where the store refuses before it runs a step of it.
+
+    Args:
+        allows: What the store was opened with; judges by the name of what was handed in, whatever it is made of.
+    """
     try:
+        if allows is not None:
+            allows(procedure.verb)
         yield
     except BaseException:  # a cancelled caller included
         # A fresh run that is closed at once: a procedure that was refused is not one that somebody forgot to run.

@@ -17,6 +17,9 @@ import re
 from dataclasses import dataclass
 from importlib import resources
 
+# Installed by `migrate`, where somebody asks for them.
+_OF_SCHEMAS = {"test_clock.sql", "roles.sql", "row_security.sql"}
+
 _HEADER = re.compile(r"^-- name: (?P<name>\w+)\((?P<params>[\w, ]*)\) (?P<mode>once|each)$")
 
 
@@ -44,9 +47,9 @@ def load(package: str) -> dict[str, Named]:
 
 
 def names(package: str) -> list[str]:
-    """Give the names of a package's files of statements; `test_clock.sql` is a schema's, not ours."""
+    """Give the names of a package's files of statements; some others belong to a schema."""
     found = (entry.name for entry in resources.files(package).iterdir())
-    return sorted(name for name in found if name.endswith(".sql") and name != "test_clock.sql")
+    return sorted(name for name in found if name.endswith(".sql") and name not in _OF_SCHEMAS)
 
 
 def parse(text: str) -> dict[str, Named]:

@@ -260,7 +260,8 @@ class _Watched:
         """Give the procedure that passes a point at its end."""
         inner = self._procedure
 
-        def script() -> Script[Any]:
+        # The inner one is an argument, so that a store with a role finds the name that it judges by.
+        def script(_inner: Procedure[Any]) -> Script[Any]:
             self.ended = False
             value = yield from _each_by_itself(inner)
             if not inner.reads:
@@ -270,7 +271,7 @@ class _Watched:
             return value
 
         script.__name__ = inner.name
-        return Procedure(script, (), {}, reads=inner.reads, urgent=inner.urgent)
+        return Procedure(script, (inner,), {}, reads=inner.reads, urgent=inner.urgent)
 
     def committed(self) -> None:
         """Pass the point after the commit."""

@@ -57,11 +57,12 @@ def find_reconciliation_candidates(
     Args:
         tenant: The binding's, or the organization when none is given.
     """
-    return _candidates(organization, project, scope.narrow(tenant) or organization, limit)
+    return list_candidates(organization, project, scope.narrow(tenant) or organization, limit)
 
 
 @procedure(reads=True)
-def _candidates(organization: str, project: str, tenant: str, limit: int) -> Script[list[Job]]:
+def list_candidates(organization: str, project: str, tenant: str, limit: int) -> Script[list[Job]]:
+    """Give the candidates themselves; see `find_reconciliation_candidates`."""
     ids = yield from reconcile.find_candidates(organization, project, tenant, limit)
     return (yield from reading.get_jobs(ids, tenant=tenant))
 

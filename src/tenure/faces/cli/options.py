@@ -56,13 +56,15 @@ def opened(url: str | None, ledger: str | None = None) -> Iterator[Store]:
         ledger: TENURE_AUTHORITY_LEDGER where a command has no option for it.
     Raises:
         Invalid: STORE_REQUIRED.
+        Refused: ROLE_DENIED for what the role in TENURE_ROLE may not do.
     """
     if not url:
         raise Invalid(
             "say which store: --store sqlite:///jobs.db, or set TENURE_STORE (see `tenure init`)", code="STORE_REQUIRED"
         )
     with naming(masked(url)):
-        store = open_store(url, authority_ledger=ledger or os.environ.get("TENURE_AUTHORITY_LEDGER") or None)
+        ledger = ledger or os.environ.get("TENURE_AUTHORITY_LEDGER") or None
+        store = open_store(url, role=os.environ.get("TENURE_ROLE") or None, authority_ledger=ledger)
         try:
             yield store
         finally:

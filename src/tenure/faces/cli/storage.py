@@ -63,12 +63,16 @@ def migrate(
     store: StoreUrl = None,
     sql: Annotated[bool, typer.Option("--sql", help="Print the schema instead of applying it.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only say what is missing; exit 1 if anything is.")] = False,
+    roles: Annotated[
+        bool, typer.Option("--roles", help="Make the database roles of PostgreSQL too; with --sql print only these.")
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Bring the schema up to this version; forward only, safe from many processes at once."""
     with opened(store) as made:
         if sql:
-            sys.stdout.write(made.migration_sql().rstrip() + "\n")
+            text = made.roles_sql() if roles else made.migration_sql()
+            sys.stdout.write(text.rstrip() + "\n")
             return 0
         if check:
             pending = made.pending_migrations()
@@ -77,11 +81,12 @@ def migrate(
             else:
                 sys.stdout.write("".join(f"missing {name}\n" for name in pending) or "up to date\n")
             return 1 if pending else 0
-        applied = made.migrate()
+        applied = made.migrate(roles=roles)
     if as_json:
-        write_json({"applied": applied})
+        write_json({"applied": applied, **({"roles": True} if roles else {})})
     else:
-        sys.stdout.write("".join(f"applied {name}\n" for name in applied) or "up to date\n")
+        done = [f"applied {name}\n" for name in applied] or ["up to date\n"]
+        sys.stdout.write("".join(done) + ("roles granted\n" if roles else ""))
     return 0
 
 

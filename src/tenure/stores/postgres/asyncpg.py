@@ -98,7 +98,7 @@ class AsyncpgJoined:
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `contract.AsyncTransaction.run`; an `AfterCommit` is given back as it is: the commit is the caller's."""
-        with asked(procedure):
+        with asked(procedure, self._host.allows):
             self._check_open()
             conversation = Conversation(self.connection, self._host)
         try:

@@ -14,7 +14,7 @@ from typing import Any
 from tenure.errors import Invalid, Unavailable, Uncertain
 from tenure.guard import refuse_inside, refuse_other
 from tenure.stores import migrate
-from tenure.stores.contract import Clock
+from tenure.stores.contract import Allows, Clock
 from tenure.stores.migrate import Migration
 from tenure.stores.postgres import schema
 from tenure.stores.postgres.address import read_address
@@ -50,6 +50,7 @@ class Face(ABC):
     Args:
         url: `postgresql://...`; see `address.read_address` for the parameters that are ours.
         role: A database role taken on in every transaction.
+        allows: Asked before each procedure.
         clock: Replaces the clock; needs a schema made with `migrate(test_clock=True)`.
         patience: How long one call of `run` tries before it raises Unavailable.
         pool_size: Connections at most, beside two for urgent procedures and the one that listens.
@@ -68,6 +69,7 @@ class Face(ABC):
         url: str,
         *,
         role: str | None = None,
+        allows: Allows | None = None,
         clock: Clock | None = None,
         patience: timedelta = timedelta(seconds=10),
         pool_size: int | None = None,
@@ -84,6 +86,7 @@ class Face(ABC):
         self._options: Callable[[], dict[str, Any]] = lambda: {
             "url": url,
             "role": role,
+            "allows": allows,
             "clock": clock,
             "patience": patience,
             "pool_size": pool_size,
@@ -95,6 +98,7 @@ class Face(ABC):
         self._address = read_address(url, prepare=prepare, listen=listen, pool_size=pool_size)
         self.url = self._address.url
         self._role = role
+        self.allows = allows
         self._clock = clock
         self._seconds = patience.total_seconds()
         self._catalogue = Catalogue(load(schema.PACKAGE) if statements is None else statements)
@@ -123,6 +127,10 @@ class Face(ABC):
     def migration_sql(self) -> str:
         """See `contract.Store.migration_sql`."""
         return schema.whole(self._known)
+
+    def roles_sql(self) -> str:
+        """See `contract.Store.roles_sql`."""
+        return schema.roles()
 
     @contextmanager
     def listen(self, wake: Callable[[], None]) -> Iterator[bool]:
@@ -222,10 +230,10 @@ class Face(ABC):
 
     def _block(self, deadline: timedelta | None) -> OwnBlock:
         if deadline is None:
-            return OwnBlock(self._catalogue, self._clock, None)
+            return OwnBlock(self._catalogue, self._clock, None, self.allows)
         if deadline <= timedelta(0):
             raise Invalid("the deadline of a transaction is a positive duration", code="BAD_DURATION")
-        return OwnBlock(self._catalogue, self._clock, deadline.total_seconds())
+        return OwnBlock(self._catalogue, self._clock, deadline.total_seconds(), self.allows)
 
     def _check_join(self, connection: Any) -> None:
         self._check_open()
@@ -235,8 +243,13 @@ class Face(ABC):
         self._check_open()
         return JoinHost(self, connection)
 
-    def _migrate(self, *, test_clock: bool) -> schema.Steps[list[str]]:
-        return schema.migrate(self._known, test_clock=test_clock, opening=self._role_first())
+    def _refuse_migrating(self) -> None:
+        self._refuse()
+        if self.allows is not None:
+            self.allows("migrate")
+
+    def _migrate(self, *, test_clock: bool, roles: bool) -> schema.Steps[list[str]]:
+        return schema.migrate(self._known, test_clock=test_clock, roles=roles, opening=self._role_first())
 
     def _pending(self) -> schema.Steps[list[str]]:
         return schema.waiting(self._known, opening=self._role_first())
@@ -251,8 +264,9 @@ class Face(ABC):
 class OwnBlock(Block):
     """A block on a pooled connection."""
 
-    def __init__(self, catalogue: Catalogue, clock: Clock | None, limit: float | None) -> None:
+    def __init__(self, catalogue: Catalogue, clock: Clock | None, limit: float | None, allows: Allows | None) -> None:
         super().__init__(None if limit is None else time.monotonic() + limit, limit)
+        self.allows = allows
         self._catalogue = catalogue
         self._clock = clock
 
@@ -267,6 +281,7 @@ class JoinHost(Host):
     def __init__(self, face: Face, connection: Any) -> None:
         self._face = face
         self._connection = connection
+        self.allows = face.allows
 
     def unit(self) -> Unit:
         """See `Host.unit`."""

@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from tenure.errors import Invalid
 from tenure.stores.migrate import Migration, check_version, pending, schema_missing
+from tenure.stores.postgres.trouble import ROLES
 from tenure.stores.postgres.unit import BEGIN, COMMIT
 from tenure.stores.postgres.values import Query, plain, script
 from tenure.yields import Rows
@@ -55,6 +56,12 @@ _SCHEMA = plain(
     "SELECT (SELECT max(version) FROM tenure.migration), "
     "(SELECT applied_at_us FROM tenure.migration ORDER BY version LIMIT 1), "
     "EXISTS (SELECT FROM tenure.meta WHERE key = 'test_clock')",
+)
+# Made for this database, and not only for another one of the same server.
+_ROLES = plain(
+    "roles_made",
+    "SELECT 1 FROM pg_catalog.pg_roles r WHERE r.rolname = 'tenure_viewer' "
+    "AND pg_catalog.has_schema_privilege(r.oid, 'tenure', 'USAGE')",
 )
 _TEST_CLOCK = plain("test_clock", "SELECT 1 FROM tenure.meta WHERE key = 'test_clock'")
 # For a joined connection, in the round trip of its first statements. Fails by itself where the tables are missing.
@@ -185,12 +192,15 @@ def waiting(known: Sequence[Migration], *, opening: Sequence[Query]) -> Steps[li
     return [one.name for one in pending(done or (), known)]
 
 
-def migrate(known: Sequence[Migration], *, test_clock: bool, opening: Sequence[Query]) -> Steps[list[str]]:
+def migrate(
+    known: Sequence[Migration], *, test_clock: bool, roles: bool = False, opening: Sequence[Query]
+) -> Steps[list[str]]:
     """
     Apply what waits, in one transaction.
 
     Args:
         test_clock: Install the clock that tests may set; only together with the first migration.
+        roles: Make the database roles too; they are granted anew by every later migration.
     Raises:
         Invalid: SCHEMA_NEWER, TEST_CLOCK, and what `verify` says of the server.
     Locks: an advisory lock of the transaction, for two seconds at most, then fails with 55P03.
@@ -200,7 +210,8 @@ def migrate(known: Sequence[Migration], *, test_clock: bool, opening: Sequence[Q
         _refuse_newer(done, known)
         if not pending(done, known):
             yield from _keep_test_clock(done, opening, wanted=test_clock, installing=False)
-            return []
+            if not roles:
+                return []
     yield [
         BEGIN,
         *opening,
@@ -225,6 +236,8 @@ def migrate(known: Sequence[Migration], *, test_clock: bool, opening: Sequence[Q
         yield [Query("migration_record", _record(one).encode())]
         names.append(one.name)
     yield from _keep_test_clock(done or set(), (), wanted=test_clock, installing=bool(names))
+    if roles or (done and (yield [_ROLES])[-1]):
+        yield [script(ROLES, _read("roles.sql"))]
     yield [COMMIT]
     return names
 
@@ -245,12 +258,21 @@ def _keep_test_clock(done: set[int], opening: Sequence[Query], *, wanted: bool, 
         )
     if installing and (wanted or marked):
         # After every migration: it may have made the function anew.
-        yield [script("test_clock", resources.files(PACKAGE).joinpath("test_clock.sql").read_text(encoding="utf-8"))]
+        yield [script("test_clock", _read("test_clock.sql"))]
 
 
 def _record(one: Migration) -> str:
     # The name comes from a file name of ours: letters, digits and underscores.
     return _RECORD.format(version=one.version, name=one.name)
+
+
+def _read(name: str) -> str:
+    return resources.files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
+
+
+def roles() -> str:
+    """Give what makes the database roles, as one text to read and to run, any number of times."""
+    return "BEGIN;\n\n" + _read("roles.sql").strip() + "\n\nCOMMIT;\n"
 
 
 def whole(known: Sequence[Migration]) -> str:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tenure.errors import TenureError
 from tenure.guard import guard
-from tenure.stores.contract import Clock
+from tenure.stores.contract import Allows, Clock
 from tenure.stores.joining import async_finder, finder, library
 from tenure.stores.joining.through import AsyncThrough, Through
 from tenure.stores.postgres.connection import AwaitingConnection, BlockingConnection, play, play_async
@@ -69,7 +69,7 @@ class PostgresStore(BlockingPools):
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Store.run`."""
-        with asked(procedure):
+        with asked(procedure, self.allows):
             self._refuse(procedure)
             tell = procedure.wakes and self._pace.due()
             value = self._patiently(lambda deadline: self._once(procedure, deadline, tell=tell), self._seconds)
@@ -164,10 +164,12 @@ class PostgresStore(BlockingPools):
             return Joined(connection, self._join_host(connection))
         return Through(connection, find, lambda found: Joined(found, self._join_host(found)))
 
-    def migrate(self, *, test_clock: bool = False) -> list[str]:
+    def migrate(self, *, test_clock: bool = False, roles: bool = False) -> list[str]:
         """See `contract.Store.migrate`."""
-        self._refuse()
-        return self._patiently(lambda until: self._play(until, self._migrate(test_clock=test_clock)), MIGRATING)
+        self._refuse_migrating()
+        return self._patiently(
+            lambda until: self._play(until, self._migrate(test_clock=test_clock, roles=roles)), MIGRATING
+        )
 
     def pending_migrations(self) -> list[str]:
         """See `contract.Store.pending_migrations`."""
@@ -236,7 +238,7 @@ class AsyncPostgresStore(AwaitingPools):
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Store.run`."""
-        with asked(procedure):
+        with asked(procedure, self.allows):
             self._refuse(procedure)
             tell = procedure.wakes and self._pace.due()
             value = await self._patiently(lambda deadline: self._once(procedure, deadline, tell=tell), self._seconds)
@@ -333,10 +335,12 @@ class AsyncPostgresStore(AwaitingPools):
 
         return AsyncpgJoined(connection, self._join_host(own(connection)))
 
-    async def migrate(self, *, test_clock: bool = False) -> list[str]:
+    async def migrate(self, *, test_clock: bool = False, roles: bool = False) -> list[str]:
         """See `contract.Store.migrate`."""
-        self._refuse()
-        return await self._patiently(lambda until: self._play(until, self._migrate(test_clock=test_clock)), MIGRATING)
+        self._refuse_migrating()
+        return await self._patiently(
+            lambda until: self._play(until, self._migrate(test_clock=test_clock, roles=roles)), MIGRATING
+        )
 
     async def pending_migrations(self) -> list[str]:
         """See `contract.Store.pending_migrations`."""
@@ -406,9 +410,10 @@ def open_store(
     *,
     role: str | None = None,
     clock: Clock | None = None,
+    allows: Allows | None = None,
 ) -> PostgresStore:
     """Open a PostgreSQL store; see `tenure.stores.open_store`."""
-    store = PostgresStore(url, role=role, clock=clock)
+    store = PostgresStore(url, role=role, clock=clock, allows=allows)
     try:
         store.look()
     except BaseException:
@@ -422,9 +427,10 @@ async def open_async_store(
     *,
     role: str | None = None,
     clock: Clock | None = None,
+    allows: Allows | None = None,
 ) -> AsyncPostgresStore:
     """Open a PostgreSQL store; see `tenure.stores.open_async_store`."""
-    store = AsyncPostgresStore(url, role=role, clock=clock)
+    store = AsyncPostgresStore(url, role=role, clock=clock, allows=allows)
     try:
         await store.look()
     except BaseException:

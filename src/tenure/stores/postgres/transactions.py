@@ -19,6 +19,7 @@ import psycopg
 from psycopg import pq
 
 from tenure.errors import IllegalMove, Invalid, TenureError, Unavailable
+from tenure.stores.contract import Allows
 from tenure.stores.postgres.connection import AwaitingConnection, BlockingConnection, exchange, exchange_async, undo
 from tenure.stores.postgres.trouble import Failure
 from tenure.stores.postgres.unit import Unit
@@ -43,7 +44,14 @@ _INSIDE = pq.TransactionStatus.INTRANS
 
 
 class Host(ABC):
-    """What an open transaction asks of its owner, a block or a joined connection."""
+    """
+    What an open transaction asks of its owner, a block or a joined connection.
+
+    Attributes:
+        allows: The store's.
+    """
+
+    allows: Allows | None = None
 
     @abstractmethod
     def unit(self) -> Unit:
@@ -226,7 +234,7 @@ class Opened(_Opened[psycopg.Connection[Any]]):
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Transaction.run`; an `AfterCommit` is given back here and raised when the block has ended."""
-        with asked(procedure):
+        with asked(procedure, self._host.allows):
             self._host.check()
             value: T | AfterCommit = run_inside(self.connection, procedure, self._host)
         return self._host.kept(value)
@@ -244,7 +252,7 @@ class AsyncOpened(_Opened[psycopg.AsyncConnection[Any]]):
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `Opened.run`."""
-        with asked(procedure):
+        with asked(procedure, self._host.allows):
             self._host.check()
             value: T | AfterCommit = await run_inside_async(self.connection, procedure, self._host)
         return self._host.kept(value)
@@ -305,7 +313,7 @@ class Joined(_Opened[psycopg.Connection[Any]]):
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Transaction.run`; an `AfterCommit` is given back as it is: the commit is the caller's."""
-        with asked(procedure):
+        with asked(procedure, self._host.allows):
             if self.connection.pgconn.pipeline_status:
                 with self.connection.pipeline() as pipeline:
                     # Only then is it known whether a transaction is open.
@@ -342,7 +350,7 @@ class AsyncJoined(_Opened[psycopg.AsyncConnection[Any]]):
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `Joined.run`."""
-        with asked(procedure):
+        with asked(procedure, self._host.allows):
             if self.connection.pgconn.pipeline_status:
                 async with self.connection.pipeline() as pipeline:
                     await pipeline.sync()

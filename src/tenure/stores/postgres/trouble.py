@@ -61,6 +61,8 @@ FORGOTTEN = "26000"
 FAILED = "25P02"
 # The name of the statement that takes on the store's role.
 ROLE = "role"
+# And of the script that makes the five.
+ROLES = "roles"
 # A plan prepared before a change of the schema; preparing anew on a fresh connection is the cure.
 _STALE_PLAN = "0A000"
 
@@ -112,9 +114,29 @@ _POOLER = (
 _NO_ROLE = (
     Kind.FINAL,
     Invalid(
-        "the server has no role of the name given to the store as role=; create it, or use another", code="UNKNOWN_ROLE"
+        "the server has no role of the name given to the store as role=; for one of tenure's five run `tenure migrate "
+        "--roles`, create any other, or use another name",
+        code="UNKNOWN_ROLE",
     ),
 )
+_ROLE_NOT_TAKEN = (
+    Kind.FINAL,
+    Refused(
+        "the database user of this store may not take on the role given to it as role=; let an administrator run "
+        'GRANT <role> TO <user> (tenure_worker for role="worker"), or connect as another user',
+        code="ROLE_NOT_GRANTED",
+    ),
+)
+_ROLES_NOT_MADE = (
+    Kind.FINAL,
+    Refused(
+        "making the database roles takes the owner of the schema tenure with CREATEROLE, and this user is not; let an "
+        "administrator run what `tenure migrate --roles --sql` prints, as that owner or a superuser",
+        code="ROLES_NOT_MADE",
+    ),
+)
+# What the server says of a statement that takes on a role.
+_ROLE_MEANINGS = {"22023": _NO_ROLE, "42501": _ROLE_NOT_TAKEN}
 # Two jobs marked under one key, or two claims made under one claim id, at the same moment: the next run sees the other.
 _KEY_INDEXES = {"effect_key", "claim_pkey"}
 _KEY_BUSY = (
@@ -235,7 +257,11 @@ def refused(
         about: The constraint or column it names.
         make: Makes an error of the driver's from a text of ours.
     """
-    meaning = _NO_ROLE if statement == ROLE and state == "22023" else _MEANINGS.get(state) or _MEANINGS.get(state[:2])
+    meaning = _MEANINGS.get(state) or _MEANINGS.get(state[:2])
+    if statement == ROLE:
+        meaning = _ROLE_MEANINGS.get(state, meaning)
+    if statement == ROLES and state == "42501":
+        meaning = _ROLES_NOT_MADE
     if meaning is not None:
         return _as_failure(meaning, state)
     if state == "23505" and about in _KEY_INDEXES:

@@ -29,7 +29,7 @@ class AiosqliteJoined:
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `join.Joined.run`; a cancelled caller does not undo what it asked for."""
-        with asked(procedure):
+        with asked(procedure, self._engine.allows):
             return await self._in_its_thread(lambda: self._joined().run(procedure))
 
     async def execute(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> Any:

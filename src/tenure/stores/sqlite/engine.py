@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tenure.errors import IllegalMove, Invalid, TenureError, Unavailable
+from tenure.stores.contract import Allows
 from tenure.stores.migrate import Migration
 from tenure.stores.runner import drive, pauses
 from tenure.stores.sqlite.anchor import Anchor
@@ -66,8 +67,11 @@ class Engine:
         statements: Mapping[str, Named],
         migrations: Sequence[Migration],
         clock: HostClock | ReplacedClock,
+        allows: Allows | None = None,
     ) -> None:
         self.place = place
+        # Of everyone who uses this engine: its stores were made of one another.
+        self.allows = allows
         self.known = list(migrations)
         self.answers = Answers(statements)
         self.clock = clock

@@ -51,7 +51,7 @@ class Joined:
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Transaction.run`; an `AfterCommit` is given back as it is: the commit is the caller's."""
-        with asked(procedure):
+        with asked(procedure, self._engine.allows):
             self._engine.check_process()
             self._check_open()
             value = run_inside(self.connection, procedure, self._engine.answers, self._engine.clock, deferred=True)

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from tenure.errors import IllegalMove, Invalid
 from tenure.guard import guard, refuse_inside, refuse_other
 from tenure.stores import migrate
-from tenure.stores.contract import Clock
+from tenure.stores.contract import Allows, Clock
 from tenure.stores.joining import async_finder, finder, library
 from tenure.stores.joining.through import AsyncThrough, Through
 from tenure.stores.migrate import Migration
@@ -55,6 +55,7 @@ class _Face:
         statements: Mapping[str, Named] | None = None,
         migrations: Sequence[Migration] | None = None,
         engine: Engine | None = None,
+        allows: Allows | None = None,
     ) -> None:
         check_library()
         place = read_url(url) if engine is None else engine.place
@@ -64,6 +65,7 @@ class _Face:
             load(_PACKAGE) if statements is None else statements,
             migrate.load(_PACKAGE) if migrations is None else migrations,
             HostClock() if clock is None else ReplacedClock(clock),
+            allows,
         )
         self._engine.use()
         self._closed = False
@@ -110,6 +112,10 @@ class _Face:
         """See `contract.Store.migration_sql`."""
         return schema.as_text(self._engine.known)
 
+    def roles_sql(self) -> str:
+        """See `contract.Store.roles_sql`."""
+        raise _no_roles()
+
     def listen(self, wake: Callable[[], None]) -> AbstractContextManager[bool]:
         """See `contract.Store.listen`: only this process is heard, so it yields False."""
         return bell.listen(self._bell, wake)
@@ -126,6 +132,10 @@ class _Face:
             return [step.name for step in self._engine.known]
         applied = self._engine.exclusively(lambda: schema.versions(self._engine.writer.look()))
         return [step.name for step in migrate.pending(applied, self._engine.known)]
+
+    def _refuse_migrating(self) -> None:
+        if self._engine.allows is not None:
+            self._engine.allows("migrate")
 
     def _refuse_inside(self, procedure: Procedure[Any] | None) -> None:
         self._check_used()
@@ -146,7 +156,7 @@ class SqliteStore(_Face):
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Store.run`."""
-        with asked(procedure):
+        with asked(procedure, self._engine.allows):
             self._refuse_inside(procedure)
             value = self._engine.run(procedure)
         if procedure.wakes:
@@ -176,9 +186,12 @@ class SqliteStore(_Face):
             return Joined(self._engine, connection)
         return Through(connection, find, lambda found: Joined(self._engine, found))
 
-    def migrate(self, *, test_clock: bool = False) -> list[str]:  # noqa: ARG002 - this clock can always be replaced
+    def migrate(self, *, test_clock: bool = False, roles: bool = False) -> list[str]:  # noqa: ARG002 - always replaceable
         """See `contract.Store.migrate`."""
+        if roles:
+            raise _no_roles()
         self._refuse_inside(None)
+        self._refuse_migrating()
         return schema.apply(self._engine)
 
     def pending_migrations(self) -> list[str]:
@@ -290,7 +303,7 @@ class AsyncSqliteStore(_Face):
 
     async def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Store.run`; a cancelled caller does not undo what it asked for."""
-        with asked(procedure):
+        with asked(procedure, self._engine.allows):
             self._refuse_inside(procedure)
             value = await self._engine.run_async(procedure)
         if procedure.wakes:
@@ -332,9 +345,12 @@ class AsyncSqliteStore(_Face):
             return AiosqliteJoined(self._engine, connection)
         return AsyncJoined(self._engine, connection)
 
-    def migrate(self, *, test_clock: bool = False) -> Awaitable[list[str]]:  # noqa: ARG002 - see SqliteStore
+    def migrate(self, *, test_clock: bool = False, roles: bool = False) -> Awaitable[list[str]]:  # noqa: ARG002
         """See `contract.Store.migrate`."""
+        if roles:
+            raise _no_roles()
         self._refuse_inside(None)
+        self._refuse_migrating()
         return _apart(lambda: schema.apply(self._engine))
 
     def pending_migrations(self) -> Awaitable[list[str]]:
@@ -380,10 +396,11 @@ def open_store(
     *,
     role: str | None = None,
     clock: Clock | None = None,
+    allows: Allows | None = None,
 ) -> SqliteStore:
     """Open a SQLite store; see `tenure.stores.open_store`."""
-    _refuse_role(role)
-    store = SqliteStore(url, clock=clock)
+    _refuse_role(role, allows)
+    store = SqliteStore(url, clock=clock, allows=allows)
     store._check_open()  # noqa: SLF001 - the opener is part of the store
     return store
 
@@ -393,14 +410,25 @@ async def open_async_store(
     *,
     role: str | None = None,
     clock: Clock | None = None,
+    allows: Allows | None = None,
 ) -> AsyncSqliteStore:
     """Open a SQLite store; see `tenure.stores.open_async_store`."""
-    _refuse_role(role)
-    store = AsyncSqliteStore(url, clock=clock)
+    _refuse_role(role, allows)
+    store = AsyncSqliteStore(url, clock=clock, allows=allows)
     await _apart(store._check_open)  # noqa: SLF001 - the opener is part of the store
     return store
 
 
-def _refuse_role(role: str | None) -> None:
-    if role is not None:
-        raise Invalid("SQLite has no roles; leave out role=, or use a PostgreSQL store", code="BAD_ARGUMENT")
+def _no_roles() -> Invalid:
+    return Invalid(
+        'SQLite has no database roles to make; open_store(url, role="worker") works there without them',
+        code="BAD_ARGUMENT",
+    )
+
+
+def _refuse_role(role: str | None, allows: Allows | None) -> None:
+    if role is not None and allows is None:
+        raise Invalid(
+            "SQLite has no roles of its own; role= is one of viewer, producer, worker, operator and repairer here",
+            code="BAD_ARGUMENT",
+        )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tenure.errors import IllegalMove, Invalid, TenureError, Unavailable
+from tenure.errors import IllegalMove, Invalid, Refused, TenureError, Unavailable
 from tenure.stores.runner import Requests, asked, drive
 from tenure.stores.sqlite.answers import Answers
 from tenure.stores.sqlite.clock import HostClock, Instants, ReplacedClock
@@ -30,6 +30,29 @@ T = TypeVar("T")
 
 # Changes nothing, and is a write all the same.
 _TAKE_LOCK = "DELETE FROM tenure_meta WHERE false"
+
+
+_CHANGES = frozenset(
+    {
+        sqlite3.SQLITE_INSERT,
+        sqlite3.SQLITE_UPDATE,
+        sqlite3.SQLITE_DELETE,
+        sqlite3.SQLITE_ALTER_TABLE,
+        sqlite3.SQLITE_DROP_TABLE,
+        sqlite3.SQLITE_DROP_VIEW,
+        sqlite3.SQLITE_DROP_INDEX,
+        sqlite3.SQLITE_DROP_TRIGGER,
+        sqlite3.SQLITE_CREATE_TRIGGER,
+    }
+)
+
+
+def _keep_off(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+    """Deny a statement of the caller's that changes a table of ours; see sqlite3_set_authorizer."""
+    names = (second,) if action == sqlite3.SQLITE_ALTER_TABLE else (first, second)
+    ours = any(one is not None and one.lower().startswith("tenure_") for one in names)
+    # What is dropped or renamed is also written about in the schema's own table.
+    return sqlite3.SQLITE_DENY if action in _CHANGES and ours else sqlite3.SQLITE_OK
 
 
 def run_inside(
@@ -110,7 +133,7 @@ class Turn:
 
     def run(self, procedure: Procedure[T]) -> T:
         """See `contract.Transaction.run`; an `AfterCommit` is given back here and raised when the block has ended."""
-        with asked(procedure):
+        with asked(procedure, self._engine.allows):
             value = run_inside(self.connection, procedure, self._engine.answers, self._engine.clock, self._using)
         if isinstance(value, AfterCommit) and self._after is None:
             self._after = value.error
@@ -119,7 +142,22 @@ class Turn:
     def execute(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> sqlite3.Cursor:
         """Run the caller's own SQL, `?` or `:name`, and give the driver's cursor."""
         with self._using():
-            return self.connection.execute(sql, params)
+            if self._engine.allows is None:
+                return self.connection.execute(sql, params)
+            # Our tables are written by procedures alone, and those are judged. Asked when a statement is prepared.
+            self.connection.set_authorizer(_keep_off)
+            try:
+                return self.connection.execute(sql, params)
+            except sqlite3.DatabaseError as error:
+                if "not authorized" not in str(error) and "prohibited" not in str(error):
+                    raise
+                raise Refused(
+                    "a store that was opened with a role writes the tables of tenure through procedures alone, not "
+                    "by SQL; run the procedure, or open a store without a role",
+                    code="ROLE_DENIED",
+                ) from None
+            finally:
+                self.connection.set_authorizer(None)
 
     @contextmanager
     def _using(self) -> Iterator[None]:

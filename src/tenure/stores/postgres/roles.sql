@@ -1,0 +1,175 @@
+-- The five database roles and what each may do, as rules/roles.py has it. Installed by `tenure migrate --roles`, and again
+-- by every later migration, so that new tables are granted too; may be run any number of times. Run it as whoever owns the
+-- schema, with CREATEROLE or on a server that has the roles already. Roles belong to the server, grants to this database.
+-- A login takes one on when an administrator says so: GRANT tenure_worker TO some_login.
+
+DO $$
+DECLARE
+    name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['viewer', 'producer', 'worker', 'operator', 'repairer'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'tenure_' || name) THEN
+            BEGIN
+                EXECUTE format('CREATE ROLE %I NOLOGIN', 'tenure_' || name);
+            EXCEPTION WHEN duplicate_object OR unique_violation THEN
+                NULL;  -- the migration of another database on this server was faster
+            END;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Nothing that is not said below. A table's columns go with it.
+REVOKE ALL ON SCHEMA tenure FROM PUBLIC, tenure_viewer, tenure_producer, tenure_worker, tenure_operator, tenure_repairer;
+REVOKE ALL ON ALL TABLES IN SCHEMA tenure
+    FROM PUBLIC, tenure_viewer, tenure_producer, tenure_worker, tenure_operator, tenure_repairer;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA tenure
+    FROM PUBLIC, tenure_viewer, tenure_producer, tenure_worker, tenure_operator, tenure_repairer;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tenure
+    FROM PUBLIC, tenure_viewer, tenure_producer, tenure_worker, tenure_operator, tenure_repairer;
+
+GRANT USAGE ON SCHEMA tenure TO tenure_viewer, tenure_producer, tenure_worker, tenure_operator, tenure_repairer;
+GRANT EXECUTE ON FUNCTION tenure.now_us()
+    TO tenure_viewer, tenure_producer, tenure_worker, tenure_operator, tenure_repairer;
+
+-- A lock needs the right to change something of the row, if only its name; and names are not changed by anybody.
+CREATE OR REPLACE FUNCTION tenure.refuse_rename() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege',
+        MESSAGE = 'rows of tenure.' || TG_TABLE_NAME || ' keep their names', DETAIL = 'ROLE_DENIED';
+END $$;
+
+DO $$
+DECLARE
+    one record;
+BEGIN
+    FOR one IN SELECT * FROM (VALUES
+        ('authority', 'tenant'), ('job', 'job_id'), ('ready', 'job_id'), ('deferred', 'job_id'), ('lease', 'job_id'),
+        ('resting', 'job_id'), ('outcome', 'job_id'), ('approval', 'reference'), ('queue', 'name'), ('meta', 'key'),
+        ('message_due', 'position'), ('message_later', 'position'), ('message_lease', 'position'),
+        ('message_resting', 'position'), ('message_done', 'position'), ('message_order', 'position')
+    ) AS named (of_table, of_column) LOOP
+        EXECUTE format('CREATE OR REPLACE TRIGGER keep_name BEFORE UPDATE OF %I ON tenure.%I FOR EACH ROW '
+            'WHEN (OLD.%1$I IS DISTINCT FROM NEW.%1$I) EXECUTE FUNCTION tenure.refuse_rename()', one.of_column, one.of_table);
+    END LOOP;
+END $$;
+
+-- What only a person says is not written by a worker: its grants are those of a look-up, and a grant sees no values. The
+-- owner of the schema, and whoever is a repairer too, may write it.
+CREATE OR REPLACE FUNCTION tenure.refuse_worker() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF pg_has_role(current_user, 'tenure_worker', 'USAGE')
+        AND NOT pg_has_role(current_user, 'tenure_repairer', 'USAGE')
+        AND NOT pg_has_role(current_user, (SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'USAGE')
+    THEN
+        RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', DETAIL = 'ROLE_DENIED',
+            MESSAGE = 'a worker writes what a provider answered, and no statement of a person: tenure.' || TG_TABLE_NAME,
+            HINT = 'Let a repairer or an operator do it.';
+    END IF;
+    RETURN NEW;
+END $$;
+
+-- Also where an administrator runs this: the owner must be able to run it again.
+DO $$
+DECLARE
+    owner text := (SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'tenure');
+BEGIN
+    EXECUTE 'ALTER FUNCTION tenure.refuse_rename() OWNER TO ' || owner;
+    EXECUTE 'ALTER FUNCTION tenure.refuse_worker() OWNER TO ' || owner;
+END $$;
+
+-- How an effect ended, by word of mouth.
+CREATE OR REPLACE TRIGGER no_statement BEFORE INSERT OR UPDATE ON tenure.effect FOR EACH ROW
+    WHEN (NEW.settled_by = 'statement') EXECUTE FUNCTION tenure.refuse_worker();
+-- What only people and recoveries do. A worker applies the rotations and freezes that its ledger holds.
+CREATE OR REPLACE TRIGGER no_statement BEFORE INSERT ON tenure.authority_event FOR EACH ROW
+    WHEN (NEW.what IN ('readmitted', 'recovered', 'thawed')) EXECUTE FUNCTION tenure.refuse_worker();
+CREATE OR REPLACE TRIGGER no_statement BEFORE INSERT ON tenure.event FOR EACH ROW
+    WHEN (
+        NEW.name IN ('readmitted', 'revoked', 'suspected')
+        OR (NEW.name IN ('reconciled', 'effect_settled') AND NEW.data ->> 'by' = 'statement')
+    ) EXECUTE FUNCTION tenure.refuse_worker();
+-- Authority may be taken away by whoever applies the ledger, and given back by people alone.
+CREATE OR REPLACE TRIGGER no_giving_back BEFORE UPDATE ON tenure.authority FOR EACH ROW
+    WHEN (NEW.epoch < OLD.epoch OR (OLD.frozen AND NOT NEW.frozen)) EXECUTE FUNCTION tenure.refuse_worker();
+
+-- --- viewer: everything, and nothing else ---
+
+GRANT SELECT ON ALL TABLES IN SCHEMA tenure TO tenure_viewer, tenure_worker, tenure_operator, tenure_repairer;
+
+-- --- producer: writes jobs and messages, and reads neither ---
+
+GRANT SELECT ON tenure.migration, tenure.meta, tenure.authority, tenure.queue TO tenure_producer, tenure_worker;
+GRANT INSERT (tenant) ON tenure.authority TO tenure_producer, tenure_worker, tenure_operator, tenure_repairer;
+GRANT SELECT, INSERT ON tenure.job_key TO tenure_producer, tenure_worker;
+GRANT INSERT ON tenure.job, tenure.ready, tenure.deferred TO tenure_producer, tenure_worker;
+GRANT EXECUTE ON FUNCTION tenure.known_places, tenure.known_effects, tenure.known_notes, tenure.enqueue,
+    tenure.enqueue_refuse, tenure.enqueue_path, tenure.enqueue_refuse_at, tenure.enqueue_number, tenure.enqueue_canonical,
+    tenure.enqueue_value, tenure.enqueue_printable, tenure.enqueue_name, tenure.enqueue_said
+    TO tenure_producer, tenure_worker;
+-- Of a message all but its data; what it is and where it goes must be known to tell a repetition from a conflict.
+GRANT INSERT, SELECT (message_id, tenant, destination, operation, type, version, subject, ordered, attempts_max,
+    scheduled_at, created_at, digest, position) ON tenure.message TO tenure_producer;
+GRANT INSERT ON tenure.message TO tenure_worker;
+GRANT INSERT ON tenure.message_due, tenure.message_later, tenure.message_order TO tenure_producer, tenure_worker;
+GRANT SELECT (message_id, tenant, position, epoch) ON tenure.message_place TO tenure_producer;
+-- Consumers are producers of what follows.
+GRANT SELECT, INSERT, UPDATE ON tenure.inbox_consumer TO tenure_producer, tenure_worker;
+GRANT SELECT, INSERT ON tenure.inbox, tenure.inbox_delivery TO tenure_producer, tenure_worker;
+GRANT UPDATE (seen, seen_at) ON tenure.inbox TO tenure_producer, tenure_worker;
+
+-- --- worker, operator and repairer: lock and move jobs ---
+
+GRANT UPDATE (tenant) ON tenure.authority TO tenure_worker, tenure_operator, tenure_repairer;
+GRANT UPDATE (job_id) ON tenure.job, tenure.ready, tenure.deferred, tenure.resting, tenure.outcome
+    TO tenure_worker, tenure_operator, tenure_repairer;
+GRANT INSERT, DELETE ON tenure.ready, tenure.deferred, tenure.resting, tenure.outcome
+    TO tenure_worker, tenure_operator, tenure_repairer;
+GRANT UPDATE, DELETE ON tenure.lease TO tenure_worker, tenure_operator, tenure_repairer;
+GRANT INSERT ON tenure.event TO tenure_worker, tenure_operator, tenure_repairer;
+GRANT INSERT, UPDATE ON tenure.effect TO tenure_worker, tenure_operator, tenure_repairer;
+GRANT INSERT, UPDATE, DELETE ON tenure.escalation TO tenure_worker, tenure_operator, tenure_repairer;
+GRANT DELETE ON tenure.suspect TO tenure_worker, tenure_operator, tenure_repairer;
+-- The opener of a store freezes what looks like a copy.
+GRANT INSERT, UPDATE ON tenure.meta TO tenure_worker, tenure_operator, tenure_repairer;
+GRANT UPDATE (reference) ON tenure.approval TO tenure_worker, tenure_operator, tenure_repairer;
+
+-- --- worker: claims, effects and the loops ---
+
+GRANT INSERT ON tenure.lease, tenure.intent TO tenure_worker;
+GRANT INSERT, UPDATE ON tenure.evidence TO tenure_worker;
+GRANT INSERT, DELETE ON tenure.claim TO tenure_worker;
+GRANT INSERT, UPDATE, DELETE ON tenure.announcement, tenure.message_relay TO tenure_worker;
+GRANT INSERT ON tenure.known_kind TO tenure_worker;
+GRANT UPDATE (turn) ON tenure.queue TO tenure_worker;
+GRANT UPDATE (consumed_by, consumed_at) ON tenure.approval TO tenure_worker;
+GRANT INSERT (epoch, frozen), UPDATE (epoch, frozen) ON tenure.authority TO tenure_worker;
+GRANT INSERT ON tenure.authority_event TO tenure_worker;
+GRANT DELETE, UPDATE (position) ON tenure.message_due, tenure.message_later, tenure.message_lease, tenure.message_resting,
+    tenure.message_done, tenure.message_order TO tenure_worker;
+GRANT INSERT ON tenure.message_lease, tenure.message_resting, tenure.message_done TO tenure_worker;
+GRANT DELETE ON tenure.message, tenure.message_decision, tenure.inbox, tenure.inbox_delivery TO tenure_worker;
+
+-- --- operator: decides ---
+
+GRANT INSERT (epoch, frozen), UPDATE (epoch, frozen) ON tenure.authority TO tenure_operator;
+GRANT INSERT ON tenure.authority_event TO tenure_operator;
+GRANT INSERT, UPDATE ON tenure.queue TO tenure_operator;
+GRANT INSERT, DELETE ON tenure.queue_weight TO tenure_operator;
+GRANT INSERT ON tenure.queue_change, tenure.message_decision TO tenure_operator;
+GRANT INSERT ON tenure.approval TO tenure_operator;
+GRANT UPDATE (revoked_at, revoked_by, revoke_reason) ON tenure.approval TO tenure_operator;
+GRANT INSERT, DELETE, UPDATE (position) ON tenure.message_due, tenure.message_later, tenure.message_resting,
+    tenure.message_done, tenure.message_order TO tenure_operator;
+GRANT DELETE ON tenure.message, tenure.message_decision, tenure.inbox, tenure.inbox_delivery TO tenure_operator;
+GRANT UPDATE (seen) ON tenure.inbox TO tenure_operator;
+
+-- --- repairer: says what became of it ---
+
+GRANT INSERT (epoch, frozen), UPDATE (epoch, frozen) ON tenure.authority TO tenure_repairer;
+GRANT INSERT ON tenure.authority_event TO tenure_repairer;
+GRANT INSERT, UPDATE ON tenure.evidence, tenure.suspect TO tenure_repairer;
+GRANT DELETE ON tenure.meta TO tenure_repairer;
+GRANT INSERT ON tenure.approval TO tenure_repairer;
+GRANT UPDATE (revoked_at, revoked_by, revoke_reason) ON tenure.approval TO tenure_repairer;

@@ -1,0 +1,1 @@
+-- SQLite has no roles of its own, and nothing to keep from whoever can open the file.
