@@ -69,7 +69,7 @@ def test_the_page_is_done_as_it_is_written(
     assert "DATABASE_FROZEN" in refused.stderr
     said = command(recover)
     assert said.returncode == 0, said.stderr
-    assert "done; 0 jobs are suspect" in said.stdout
+    assert "done; 1 jobs are suspect" in said.stdout
     assert command(plan).stdout == "the database is not frozen; there is nothing to recover\n"
     assert command(doctor).returncode == 0
     shown = json.loads(command(show, "--json").stdout)
