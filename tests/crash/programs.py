@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -30,6 +30,7 @@ from tenure.procedures.recover import mark_copy
 from tenure.procedures.upkeep import announce, forget_claims, park, promote, recover, withdraw
 from tenure.rules.digest import request_digest
 from tenure.rules.dispatch import Begun
+from tenure.rules.envelope import GovernanceInput
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease
 from tenure.rules.ledger import Book, ticked
@@ -46,6 +47,15 @@ from tests.crash.recovery import NIGHT, at_rest
 from tests.crash.scene import ORGANIZATION, PROJECT
 
 QUOTE = {"id": 17, "to": "ann@example.org"}
+GOVERNED = GovernanceInput(
+    action_intent="send the quote",
+    capability="mail.send",
+    policy="p-7",
+    budget={"eur": 1},
+    approval_reference="ap-1",
+    issued_at=datetime(2020, 1, 1, tzinfo=UTC),
+    expires_at=datetime(2200, 1, 1, tzinfo=UTC),
+)
 MAIL = {"to": QUOTE["to"]}
 OWN_KEY = "quote-17"
 
@@ -301,6 +311,16 @@ def keeps_authority(process: Process) -> None:
     service.freeze_tenant(ORGANIZATION, reason="leaked")
     service.thaw_tenant(ORGANIZATION, reason="mended")
     service.readmit_jobs(ORGANIZATION, reason="looked at")
+    digest = process.app.action_digest(KIND, QUOTE, governance=GOVERNED)
+    bound = DurableJobService(process.store, tenant=ORGANIZATION, actor="op:1")
+    bound.grant_approval(
+        "ap-1", action_digest=digest, expires_at=datetime(2200, 1, 1, tzinfo=UTC), reason="looked at it"
+    )
+    bound.revoke_approval("ap-1", reason="wrong account")
+    # A copy that has forgotten it.
+    table = "tenure_approval" if process.plain.dialect == "sqlite" else "tenure.approval"
+    with process.plain.transaction() as tx:
+        tx.execute(f"UPDATE {table} SET revoked_at = NULL, revoked_by = NULL, revoke_reason = NULL")
 
     def bring_back() -> None:
         def new_book(identity: str) -> Book:
@@ -311,6 +331,7 @@ def keeps_authority(process: Process) -> None:
         service.readmit_jobs(ORGANIZATION, reason="looked at")
 
     bring_back()
+    assert bound.get_approval("ap-1").state == "revoked"
     path.unlink()
     process.store.run(compare(ledger.read(), "here"))
     bring_back()

@@ -24,7 +24,7 @@ from tenure.flows.drive import run_flow
 from tenure.journal.ledger import FileLog, LogLedger
 from tenure.journal.receipts import ReceiptJournal
 from tenure.procedures.authority import compare
-from tenure.rules.ledger import Book
+from tenure.rules.ledger import REVOKED, Book
 from tenure.rules.outcome import Evidence
 from tenure.service import DurableJobService
 from tenure.testing.crash_points import known_points
@@ -249,6 +249,11 @@ def _operate(street: Street, tenant: str) -> None:
         operator = DurableJobService(store, actor="op:2")
         operator.thaw_tenant(tenant, reason="looked at")
         operator.readmit_jobs(tenant, reason="looked at")
+        # Whoever does not know whether a revocation came through asks again.
+        for one in operator.list_approvals(tenant=tenant):
+            assert operator.revoke_approval(one.reference, tenant=tenant, reason="again").state == "revoked"
+            book = ledger.read()
+            assert store.ledger is None or (book and (tenant, REVOKED, one.reference) in book.restrictions)
     finally:
         store.ledger = None
 

@@ -14,13 +14,14 @@ from tenure.faces.cli.options import AsJson, LedgerPlace, StoreUrl, opened, who
 from tenure.faces.cli.show import table, write_json
 from tenure.flows.authority import recover_database
 from tenure.flows.drive import run_flow
+from tenure.loops.authority import begun
+from tenure.procedures.approvals import every_revocation
 from tenure.procedures.authority import read_facts
 from tenure.procedures.tenants import list_tenants
 from tenure.rules.authority import Tenant
 from tenure.rules.ledger import FROZEN, Book, Facts, judge
 from tenure.service import DurableJobService
 from tenure.stores.contract import Store
-from tenure.yields import new_id
 
 app = typer.Typer(help="See and say who may act.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -182,23 +183,14 @@ def recover(
 
 
 def _new_book(made: Store) -> Any:
-    tenants = made.run(list_tenants())
-
-    def new_book(identity: str) -> Book:
-        # Another store from now on: the ledger that was lost may turn up again, and knows a life that has ended.
-        return Book(
-            store=str(new_id()),
-            identity=identity,
-            epochs={one.name: one.epoch for one in tenants if one.epoch > 1},
-            restrictions=frozenset((one.name, FROZEN, "") for one in tenants if one.frozen),
-        )
-
-    return new_book
+    tenants, revoked = made.run(list_tenants()), made.run(every_revocation())
+    # Another store from now on: the ledger that was lost may turn up again, and knows a life that has ended.
+    return lambda identity: begun(identity, tenants, revoked)
 
 
 def _plan(made: Store, book: Book | None, facts: Facts) -> dict[str, Any]:
     tenants = made.run(list_tenants())
-    restrictions = frozenset() if book is None else book.restrictions
+    restrictions = {} if book is None else book.restrictions
     return {
         "frozen": facts.frozen is not None,
         "cause": None if facts.frozen is None else facts.frozen.cause.value,
