@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,19 @@ from uuid import UUID
 
 from tenure.connectors.provider import lookup_bounded, terms
 from tenure.connectors.simulator import Simulator
-from tenure.errors import Unavailable
+from tenure.errors import ExecutionStopped, Unavailable
 from tenure.flows.authority import recover_database
 from tenure.flows.drive import run_flow
 from tenure.journal.ledger import FileLog, LogLedger
 from tenure.journal.receipts import ReceiptJournal
+from tenure.procedures.approvals import replay_revocations
 from tenure.procedures.authority import compare, read_facts, tick
+from tenure.procedures.control import stop_effect
 from tenure.procedures.effect import Beginning, Finishing, begin_effect, begin_effects, finish_effect, finish_effects
 from tenure.procedures.hold import hold, releasing, renew
 from tenure.procedures.recover import mark_copy
 from tenure.procedures.upkeep import announce, forget_claims, park, promote, recover, withdraw
+from tenure.rules.control import ControlMode, Judged
 from tenure.rules.digest import request_digest
 from tenure.rules.dispatch import Begun
 from tenure.rules.envelope import GovernanceInput
@@ -331,10 +334,29 @@ def keeps_authority(process: Process) -> None:
         service.readmit_jobs(ORGANIZATION, reason="looked at")
 
     bring_back()
-    assert bound.get_approval("ap-1").state == "revoked"
+    known = bound.get_approval("ap-1")
+    assert known.state == "revoked"
+    process.store.run(replay_revocations([known]))
     path.unlink()
     process.store.run(compare(ledger.read(), "here"))
     bring_back()
+    process.work()
+
+
+def is_handed_over_and_stopped(process: Process) -> None:
+    """Its queue is given away and taken back, and the execution control stops its effect once."""
+    process.enqueue()
+    everybody = DurableJobService(process.store, actor="op:1")
+    (queue,) = everybody.show_queues()
+    everybody.pause_queue(queue.name, reason="it moves")
+    everybody.drain_queue(queue.name)
+    everybody.transfer_queue(queue.name, owner="others", expected=None, with_work=True)
+    everybody.transfer_queue(queue.name, owner=None, expected="others", with_work=True)
+    everybody.resume_queue(queue.name)
+    lease = process.claimed()
+    with suppress(ExecutionStopped):
+        process.store.run(stop_effect(lease, "mail", "mailer", "v1:0", Judged(ControlMode.ENFORCED, "deny", "no")))
+    process.service.release_job(lease, reason="not now")
     process.work()
 
 
@@ -395,6 +417,7 @@ PROGRAMS: dict[str, Callable[[Process], None]] = {
         tends,
         is_restored,
         keeps_authority,
+        is_handed_over_and_stopped,
         relays,
     )
 }

@@ -181,6 +181,7 @@ PROVES = {
     "tends": ("allowed",),
     "is_restored": ("allowed",),
     "keeps_authority": ("allowed",),
+    "is_handed_over_and_stopped": ("allowed",),
     "relays": ("delivered_later",),
 }
 
@@ -220,6 +221,13 @@ def _go_on(street: Street, program: str, tally: Tally) -> None:
     tally.add("lost", again.created)
     if program == "keeps_authority":
         _operate(street, again.job.tenant)
+    if program == "is_handed_over_and_stopped":
+        # An operator finds out how far a hand-over came, and ends it.
+        everybody = DurableJobService(scene.store, actor="op:2")
+        for queue in everybody.show_queues():
+            everybody.resume_queue(queue.name)
+            if queue.owner is not None:
+                everybody.transfer_queue(queue.name, owner=None, expected=queue.owner, with_work=True)
     later, world = Hand(app, worker_id="later"), Ledger(simulator)
     recover(scene, later, mailer, world, tally, hand_in=street.hand_in)
     while settle_by_ledger(scene, world, tally):
