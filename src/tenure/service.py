@@ -188,6 +188,7 @@ class DurableJobService:
     freeze_tenant = _blocking_flow(verbs.freeze_tenant)
     thaw_tenant = _blocking_flow(verbs.thaw_tenant)
     readmit_jobs = _blocking(verbs.readmit_jobs)
+    readmit_messages = _blocking(verbs.readmit_messages)
 
 
 class AsyncDurableJobService:
@@ -263,3 +264,4 @@ class AsyncDurableJobService:
     freeze_tenant = _awaiting_flow(verbs.freeze_tenant)
     thaw_tenant = _awaiting_flow(verbs.thaw_tenant)
     readmit_jobs = _awaiting(verbs.readmit_jobs)
+    readmit_messages = _awaiting(verbs.readmit_messages)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,11 +22,10 @@ from tenure.procedures.authority import tick
 from tenure.rules.ledger import KEEP_EXPIRED, REVOKED, Book, restricted, ticked
 from tenure.service import AsyncDurableJobService, DurableJobService
 from tenure.yields import Transact, new_id
-from tests.authority.clusters import address, program
+from tests.authority.conftest import Place, migrated, through_sqlite
 from tests.authority.crew import Crew, frozen, runs_on, ticks
 from tests.contract.build import MAILER
 from tests.loops.stage import until
-from tests.support.postgres import Server
 
 GOVERNED = GovernanceInput(
     action_intent={"send": "quote"},
@@ -44,50 +40,9 @@ UNTIL = datetime(2200, 1, 1, tzinfo=UTC)
 WHY: dict[str, Any] = {"tenant": "studio", "actor": "user:2", "reason": "wrong account"}
 
 
-@dataclass
-class Place:
-    """A database with a ledger, a way to take a backup of it and a way to put that in its place."""
-
-    crew: Crew
-    keep: Callable[[], None]
-    put_back: Callable[[], None]
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    path, copy = tmp_path / "jobs.db", tmp_path / "backup.db"
-    if request.param == "sqlite":
-        made = Place(
-            Crew(f"sqlite:///{path}"),
-            lambda: _through_sqlite(path, copy),
-            lambda: _through_sqlite(copy, path),
-        )
-    else:
-        server: Server = request.getfixturevalue("postgres_server")
-        dump = str(server.folder / "dump")
-        made = Place(
-            Crew(server.url, tmp_path / "ledger"),
-            lambda: program(server, "pg_dump", *address(server), "-Fc", "-n", "tenure", "-f", dump, "postgres"),
-            lambda: program(server, "pg_restore", *address(server), "--clean", "-d", "postgres", dump),
-        )
-    app = made.crew.app()
-    app.migrate()
-    app.close()
-    return made
-
-
 @pytest.fixture
 def crew(tmp_path: Path) -> Crew:
-    made = Crew(f"sqlite:///{tmp_path}/jobs.db")
-    app = made.app()
-    app.migrate()
-    app.close()
-    return made
-
-
-def _through_sqlite(path: Path, copy: Path) -> None:
-    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
-        source.backup(target)
+    return migrated(Crew(f"sqlite:///{tmp_path}/jobs.db"))
 
 
 def approve(service: DurableJobService, reference: str) -> UUID:
@@ -189,7 +144,7 @@ def test_a_revocation_whose_author_died_is_applied(crew: Crew, tmp_path: Path, *
         runs_on(crew, running, "a")
         for reference in ("ap-1", "ap-2"):
             approve(running.app.service, reference)
-    _through_sqlite(path, copy)
+    through_sqlite(path, copy)
     with crew.working() as running:
         before = ticks(running)
         until(lambda: ticks(running) > before + 1, "more ticks")
@@ -198,7 +153,7 @@ def test_a_revocation_whose_author_died_is_applied(crew: Crew, tmp_path: Path, *
     assert book is not None
     assert [one.what for one in book.pending.values()] == [REVOKED]
     if restored:
-        _through_sqlite(copy, path)
+        through_sqlite(copy, path)
         app = crew.app()
         assert crew.recover().revocations == 1
         # Before any worker has looked.

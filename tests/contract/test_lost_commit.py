@@ -105,6 +105,16 @@ def _with_evidence(case: str) -> Callable[[Bench], Case]:
     return build
 
 
+def _letter_held(bench: Bench) -> Case:
+    case = _new(bench)
+    for operation in ("op-1", "op-2"):
+        bench.run(
+            add_message(outbox.prepare(operation=operation, destination="mail", type="t", data={}, tenant="acme"))
+        )
+    bench.service.rotate_tenant("acme", actor="op:1", reason="r")
+    return case
+
+
 class _Notebook:
     """A ledger in memory."""
 
@@ -461,6 +471,10 @@ STORIES: dict[str, Story] = {
     "readmit": (
         _rotated,
         lambda b, c: b.service.readmit_jobs("acme", job_ids=[c.job_id], actor="op:1", reason="r"),
+    ),
+    "readmit messages": (
+        _letter_held,
+        lambda b, _: b.service.readmit_messages("acme", actor="op:1", reason="r"),
     ),
     "recover": (CASES["expired"], lambda b, c: _quiet(b, upkeep.recover())),
     "announce": (CASES["queued"], lambda b, c: b.run(upkeep.announce("B", [KIND], timedelta(minutes=1)))),

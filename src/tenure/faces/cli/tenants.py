@@ -54,8 +54,12 @@ def show(tenant: Name, store: StoreUrl = None, ledger: LedgerPlace = None, as_js
         write_json(_fields(found))
         return
     sys.stdout.write(_line(found) + "\n")
-    if found.held:
-        table("held under older epochs", ("epoch", "queued jobs"), sorted(found.held.items()))
+    if found.held or found.held_messages:
+        table(
+            "held under older epochs",
+            ("epoch", "queued jobs", "messages"),
+            [(one["epoch"], one["jobs"], one["messages"]) for one in _held(found)],
+        )
     if found.acts:
         table(
             "acts",
@@ -114,29 +118,32 @@ def readmit(
     tenant: Name,
     reason: Reason,
     job: Annotated[list[UUID] | None, typer.Option(help="This job; may be given again.")] = None,
-    epoch: Annotated[int | None, typer.Option(help="All queued work of this older epoch.", min=1)] = None,
-    every: Annotated[bool, typer.Option("--all", help="All queued work of every older epoch.")] = False,
+    epoch: Annotated[int | None, typer.Option(help="All jobs and messages held under this epoch.", min=1)] = None,
+    every: Annotated[bool, typer.Option("--all", help="All jobs and messages held under any older epoch.")] = False,
     actor: Actor = "",
     store: StoreUrl = None,
     ledger: LedgerPlace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let held work run again, under the tenant's current epoch."""
+    """Let held jobs run and held messages leave again, under the tenant's current epoch."""
     if sum((bool(job), epoch is not None, every)) != 1:
         raise typer.BadParameter("say which work: --job ID, --epoch N or --all")
-    ids: list[UUID] = []
+    jobs: list[UUID] = []
+    messages: list[UUID] = []
     with opened(store, ledger) as made:
         service = DurableJobService(made)
         by = actor or who()
         if job:
-            ids = [one.id for one in service.readmit_jobs(tenant, reason=reason, job_ids=job, actor=by)]
+            jobs = [one.id for one in service.readmit_jobs(tenant, reason=reason, job_ids=job, actor=by)]
         else:
             while found := service.readmit_jobs(tenant, reason=reason, epoch=epoch, actor=by):
-                ids += [one.id for one in found]
+                jobs += [one.id for one in found]
+            while left := service.readmit_messages(tenant, reason=reason, epoch=epoch, actor=by):
+                messages += left
     if as_json:
-        write_json({"readmitted": len(ids), "ids": ids})
+        write_json({"readmitted": len(jobs), "ids": jobs, "messages": len(messages), "message_ids": messages})
     else:
-        sys.stdout.write(f"{len(ids)} readmitted\n")
+        sys.stdout.write(f"readmitted: {_many(jobs, 'job')}, {_many(messages, 'message')}\n")
 
 
 @app.command()
@@ -180,6 +187,10 @@ def recover(
     else:
         sys.stdout.write(_told_plan(plan))
     return 0 if plan["done"] or not plan["frozen"] else 1
+
+
+def _many(found: list[UUID], what: str) -> str:
+    return f"1 {what}" if len(found) == 1 else f"{len(found)} {what}s"
 
 
 def _new_book(made: Store) -> Any:
@@ -244,12 +255,19 @@ def _line(tenant: Tenant) -> str:
     return f"tenant {tenant.name} has epoch {tenant.epoch}{' and is frozen' if tenant.frozen else ''}"
 
 
+def _held(tenant: Tenant) -> list[dict[str, int]]:
+    return [
+        {"epoch": epoch, "jobs": tenant.held.get(epoch, 0), "messages": tenant.held_messages.get(epoch, 0)}
+        for epoch in sorted({*tenant.held, *tenant.held_messages})
+    ]
+
+
 def _fields(tenant: Tenant) -> dict[str, Any]:
     return {
         "name": tenant.name,
         "epoch": tenant.epoch,
         "frozen": tenant.frozen,
-        "held": [{"epoch": epoch, "jobs": jobs} for epoch, jobs in sorted(tenant.held.items())],
+        "held": _held(tenant),
         "acts": [
             {"at": act.at, "what": act.what, "epoch": act.epoch, "actor": act.actor, "reason": act.reason}
             for act in tenant.acts
