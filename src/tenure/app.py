@@ -52,6 +52,9 @@ _apps: weakref.WeakSet[Tenure] = weakref.WeakSet()
 _apps_lock = threading.Lock()
 
 
+T = TypeVar("T")
+
+
 class AppProviders:
     """How an app's handlers call providers; see `handler.Providers`."""
 
@@ -554,6 +557,10 @@ class Joined:
         """See `Tenure.enqueue_many`."""
         return self.tx.run(create(jobs))
 
+    def run(self, procedure: Procedure[T]) -> T:
+        """Run a procedure in your transaction; what `tenure.outbox.add` and `tenure.inbox.receive` are given."""
+        return self.tx.run(procedure)
+
     def add_message(self, *, destination: str, **fields: Any) -> Added:
         """See `tenure.outbox.add`; the message leaves when your transaction has committed."""
         return self.tx.run(add_message(self._app.prepare_message(destination=destination, **fields)))
@@ -579,6 +586,10 @@ class AsyncJoined:
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Created]:
         """See `Joined.enqueue_many`."""
         return await (await self._tx()).run(create(jobs))
+
+    async def run(self, procedure: Procedure[T]) -> T:
+        """See `Joined.run`."""
+        return await (await self._tx()).run(procedure)
 
     async def add_message(self, *, destination: str, **fields: Any) -> Added:
         """See `Joined.add_message`."""

@@ -105,6 +105,12 @@ def _with_evidence(case: str) -> Callable[[Bench], Case]:
     return build
 
 
+def _restored(bench: Bench) -> Case:
+    case = CASES["queued"](bench)
+    _marked(bench)
+    return case
+
+
 def _letter_held(bench: Bench) -> Case:
     case = _new(bench)
     for operation in ("op-1", "op-2"):
@@ -471,6 +477,10 @@ STORIES: dict[str, Story] = {
     "readmit": (
         _rotated,
         lambda b, c: b.service.readmit_jobs("acme", job_ids=[c.job_id], actor="op:1", reason="r"),
+    ),
+    "hand in the receipt of a lost intent": (
+        _restored,
+        lambda b, c: b.service.submit_evidence(f"{KIND}:{c.job_id}:send", Accepted(RECEIPT), attempt_id=UUID(int=5)),
     ),
     "readmit messages": (
         _letter_held,
