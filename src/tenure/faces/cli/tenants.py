@@ -126,8 +126,11 @@ def readmit(
         if job:
             jobs = [one.id for one in service.readmit_jobs(tenant, reason=reason, job_ids=job, actor=by)]
         else:
-            while found := service.readmit_jobs(tenant, reason=reason, epoch=epoch, actor=by):
+            empty = 0
+            while empty < 2:
+                found = service.readmit_jobs(tenant, reason=reason, epoch=epoch, actor=by)
                 jobs += [one.id for one in found]
+                empty = 0 if found else empty + 1
             while left := service.readmit_messages(tenant, reason=reason, epoch=epoch, actor=by):
                 messages += left
     if as_json:
