@@ -38,7 +38,7 @@ ESCALATIONS = rows("When a sweep has handed it to you")
 
 
 def trees() -> list[ast.Module]:
-    names = ("handler.py", "loops/attempts.py", "loops/endings.py", "flows/effect.py")
+    names = ("attempt.py", "handler.py", "loops/attempts.py", "loops/endings.py", "flows/effect.py")
     files = [*sorted((SOURCE / "rules").glob("*.py")), *(SOURCE / name for name in names)]
     return [ast.parse(path.read_text("utf-8")) for path in files]
 
