@@ -45,14 +45,12 @@ if TYPE_CHECKING:
     from tenure.loops.worker import Worker
 
 F = TypeVar("F", bound=Handler)
+T = TypeVar("T")
 
 # One kind has one handler, also across the apps of a process that share a store. Asked of the apps themselves, which
 # may change their store; an index by store would keep what is true no more.
 _apps: weakref.WeakSet[Tenure] = weakref.WeakSet()
 _apps_lock = threading.Lock()
-
-
-T = TypeVar("T")
 
 
 class AppProviders:
