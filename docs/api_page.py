@@ -81,7 +81,7 @@ VERBS: dict[str, dict[str, str]] = {
     },
     "Approvals": {
         "grant_approval": "the approval",
-        "revoke_approval": "who revoked it, when and why",
+        "revoke_approval": "who revoked it, when and why, in the ledger and the database",
         "get_approval": "",
         "list_approvals": "",
     },
@@ -90,6 +90,7 @@ VERBS: dict[str, dict[str, str]] = {
         "freeze_tenant": "the tenant's freeze in the ledger and the database; the act",
         "thaw_tenant": "the tenant's freeze in the database and the ledger; the act",
         "readmit_jobs": "the epoch of each job, event `readmitted`; the act",
+        "readmit_messages": "the epoch of each message, the decision; the act",
         "list_tenants": "",
         "show_tenant": "",
     },

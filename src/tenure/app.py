@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tenure.loops.worker import Worker
 
 F = TypeVar("F", bound=Handler)
+T = TypeVar("T")
 
 # One kind has one handler, also across the apps of a process that share a store. Asked of the apps themselves, which
 # may change their store; an index by store would keep what is true no more.
@@ -554,6 +555,10 @@ class Joined:
         """See `Tenure.enqueue_many`."""
         return self.tx.run(create(jobs))
 
+    def run(self, procedure: Procedure[T]) -> T:
+        """Run a procedure in your transaction; what `tenure.outbox.add` and `tenure.inbox.receive` are given."""
+        return self.tx.run(procedure)
+
     def add_message(self, *, destination: str, **fields: Any) -> Added:
         """See `tenure.outbox.add`; the message leaves when your transaction has committed."""
         return self.tx.run(add_message(self._app.prepare_message(destination=destination, **fields)))
@@ -579,6 +584,10 @@ class AsyncJoined:
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Created]:
         """See `Joined.enqueue_many`."""
         return await (await self._tx()).run(create(jobs))
+
+    async def run(self, procedure: Procedure[T]) -> T:
+        """See `Joined.run`."""
+        return await (await self._tx()).run(procedure)
 
     async def add_message(self, *, destination: str, **fields: Any) -> Added:
         """See `Joined.add_message`."""

@@ -14,21 +14,21 @@ from typing import overload
 from tenure.procedures.inbox import Consumer, declare_consumer, receive_event
 from tenure.rules.creation import check_text
 from tenure.rules.inbox import Event, Receipt, Received, check_arrival, check_window
-from tenure.stores.contract import AsyncTransaction, Transaction
+from tenure.stores.contract import AsyncRunning, Running
 
 __all__ = ["Consumer", "Event", "Receipt", "Received", "declare", "receive"]
 
 
 @overload
 def receive(
-    tx: Transaction, consumer: str, event: Received, delivery_id: str, *, replay_window: timedelta | None = None
+    tx: Running, consumer: str, event: Received, delivery_id: str, *, replay_window: timedelta | None = None
 ) -> Receipt: ...
 @overload
 def receive(
-    tx: AsyncTransaction, consumer: str, event: Received, delivery_id: str, *, replay_window: timedelta | None = None
+    tx: AsyncRunning, consumer: str, event: Received, delivery_id: str, *, replay_window: timedelta | None = None
 ) -> Awaitable[Receipt]: ...
 def receive(
-    tx: Transaction | AsyncTransaction,
+    tx: Running | AsyncRunning,
     consumer: str,
     event: Received,
     delivery_id: str,
@@ -60,14 +60,14 @@ def receive(
 
 @overload
 def declare(
-    tx: Transaction, consumer: str, *, replay_window: timedelta, retention: timedelta | None = None
+    tx: Running, consumer: str, *, replay_window: timedelta, retention: timedelta | None = None
 ) -> Consumer: ...
 @overload
 def declare(
-    tx: AsyncTransaction, consumer: str, *, replay_window: timedelta, retention: timedelta | None = None
+    tx: AsyncRunning, consumer: str, *, replay_window: timedelta, retention: timedelta | None = None
 ) -> Awaitable[Consumer]: ...
 def declare(
-    tx: Transaction | AsyncTransaction, consumer: str, *, replay_window: timedelta, retention: timedelta | None = None
+    tx: Running | AsyncRunning, consumer: str, *, replay_window: timedelta, retention: timedelta | None = None
 ) -> Consumer | Awaitable[Consumer]:
     """
     Say how late messages may come again to a consumer, and how long it remembers; what was said before is forgotten.

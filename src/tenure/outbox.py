@@ -17,7 +17,7 @@ from tenure.procedures.outbox import Added, add_message
 from tenure.procedures.outbox_operate import OutboxCount, OutboxStats
 from tenure.rules.message import Deferred, Delivered, Delivery, Message, Refused
 from tenure.rules.outbox import MAX_ATTEMPTS, Decision, MessageState, NewMessage, StoredMessage, new_message
-from tenure.stores.contract import AsyncTransaction, Transaction
+from tenure.stores.contract import AsyncRunning, Running
 from tenure.yields import new_id
 
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
 
 @overload
 def add(
-    tx: Transaction,
+    tx: Running,
     *,
     destination: str,
     type: str,
@@ -57,7 +57,7 @@ def add(
 ) -> Added: ...
 @overload
 def add(
-    tx: AsyncTransaction,
+    tx: AsyncRunning,
     *,
     destination: str,
     type: str,
@@ -72,9 +72,9 @@ def add(
     scheduled_at: datetime | None = None,
     max_attempts: int = MAX_ATTEMPTS,
 ) -> Awaitable[Added]: ...
-def add(tx: Transaction | AsyncTransaction, *, destination: str, **fields: Any) -> Added | Awaitable[Added]:
+def add(tx: Running | AsyncRunning, *, destination: str, **fields: Any) -> Added | Awaitable[Added]:
     """
-    Add a message in an open transaction: your own (`store.join(connection)`), a publish block's, or a store's.
+    Add a message in an open transaction: your own (`app.join(connection)`), a publish block's, or a store's.
 
     With an awaiting transaction the result is awaited.
 

@@ -157,7 +157,7 @@ class DurableJobService:
     drain_queue = _blocking(verbs.drain_queue)
     transfer_queue = _blocking(verbs.transfer_queue)
     grant_approval = _blocking(verbs.grant_approval)
-    revoke_approval = _blocking(verbs.revoke_approval)
+    revoke_approval = _blocking_flow(verbs.revoke_approval)
     get_approval = _blocking(verbs.get_approval)
     list_approvals = _blocking(verbs.list_approvals)
     get_job = _blocking(verbs.get_job)
@@ -188,6 +188,7 @@ class DurableJobService:
     freeze_tenant = _blocking_flow(verbs.freeze_tenant)
     thaw_tenant = _blocking_flow(verbs.thaw_tenant)
     readmit_jobs = _blocking(verbs.readmit_jobs)
+    readmit_messages = _blocking(verbs.readmit_messages)
 
 
 class AsyncDurableJobService:
@@ -232,7 +233,7 @@ class AsyncDurableJobService:
     drain_queue = _awaiting(verbs.drain_queue)
     transfer_queue = _awaiting(verbs.transfer_queue)
     grant_approval = _awaiting(verbs.grant_approval)
-    revoke_approval = _awaiting(verbs.revoke_approval)
+    revoke_approval = _awaiting_flow(verbs.revoke_approval)
     get_approval = _awaiting(verbs.get_approval)
     list_approvals = _awaiting(verbs.list_approvals)
     get_job = _awaiting(verbs.get_job)
@@ -263,3 +264,4 @@ class AsyncDurableJobService:
     freeze_tenant = _awaiting_flow(verbs.freeze_tenant)
     thaw_tenant = _awaiting_flow(verbs.thaw_tenant)
     readmit_jobs = _awaiting(verbs.readmit_jobs)
+    readmit_messages = _awaiting(verbs.readmit_messages)

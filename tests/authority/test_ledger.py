@@ -32,7 +32,7 @@ from tenure.rules.ledger import (
 )
 
 STORE = "sqlite:////elsewhere/jobs.db"
-BOOK = Book(store="s-1", identity="here", epochs={"acme": 3}, restrictions=frozenset({("acme", FROZEN, "")}))
+BOOK = Book(store="s-1", identity="here", epochs={"acme": 3}, restrictions={("acme", FROZEN, ""): {}})
 Make = Callable[[], LogLedger]
 
 
@@ -70,13 +70,16 @@ def test_what_one_writes_another_reads(make: Make) -> None:
     assert found.reach("acme") == 5
     assert found.epochs["acme"] == 3, "what is pending is not yet so"
     one.write(
-        confirmed(act(1).id), withdrawn(act(2).id), released("acme", FROZEN), restricted("acme", "approval", "a-1")
+        confirmed(act(1).id),
+        withdrawn(act(2).id),
+        released("acme", FROZEN),
+        restricted("acme", "approval", "a-1", {"expires_at": "2030-01-31T12:00:00+00:00"}),
     )
     one.write(confirmed(act(1).id), ticked(6, 60))  # said twice, and by a slow one
     found = two.read()
     assert found is not None
     assert (found.epochs["acme"], found.incarnation, dict(found.pending)) == (4, 7, {})
-    assert found.restrictions == {("acme", "approval", "a-1")}
+    assert found.restrictions == {("acme", "approval", "a-1"): {"expires_at": "2030-01-31T12:00:00+00:00"}}
     one.write(recovering("there"))
     assert two.write(recovered("there", 9, 90, {"acme": 5, "beta": 2})).identity == "there"
     found = one.write(settled("elsewhere"))

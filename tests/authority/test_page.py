@@ -55,7 +55,7 @@ def test_the_page_is_done_as_it_is_written(
         for block in re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
         for line in block.splitlines()
     ]
-    doctor, plan, recover, show, held, readmit = lines
+    doctor, plan, recover, suspects, show, held, readmit = lines
     said = command(doctor)
     assert said.returncode == 1
     assert "COUNTER_BEHIND" in said.stdout
@@ -69,23 +69,25 @@ def test_the_page_is_done_as_it_is_written(
     assert "DATABASE_FROZEN" in refused.stderr
     said = command(recover)
     assert said.returncode == 0, said.stderr
-    assert "done; 0 jobs are suspect" in said.stdout
-    assert command(plan).stdout == "the database is not frozen; there is nothing to recover\n"
+    assert "done; 1 job is suspect" in said.stdout
+    assert "1 x no provider is known: an effect may be lost with the backup" in said.stdout
+    assert command(plan).stdout.startswith("the database is not frozen; there is nothing to recover\n")
+    assert len(json.loads(command(suspects, "--json").stdout)["needs_evidence"]) == 1
     assert command(doctor).returncode == 0
     shown = json.loads(command(show, "--json").stdout)
-    assert (shown["epoch"], shown["held"]) == (2, [{"epoch": 1, "jobs": 1}])
+    assert (shown["epoch"], shown["held"]) == (2, [{"epoch": 1, "jobs": 1, "messages": 0}])
     assert [act["what"] for act in shown["acts"]] == ["recovered"]
     (job,) = json.loads(command(held, "--json").stdout)
     assert job["idempotency_key"] == "quote-17"
     assert job["held_reason"].startswith("superseded epoch 1 < 2")
-    assert command(readmit).stdout == "1 readmitted\n"
+    assert command(readmit).stdout == "readmitted: 1 job, 0 messages\n"
     assert json.loads(command(held, "--json").stdout) == []
     # Once more: a table for people, and every verb of the group.
     for line, found in (
         ("tenure tenants freeze studio --reason r", "tenant studio has epoch 2 and is frozen\n"),
         ("tenure tenants thaw studio --reason r", "tenant studio has epoch 2\n"),
         ("tenure tenants rotate studio --reason r", "tenant studio has epoch 3\n"),
-        ("tenure tenants readmit studio --all --reason r", "1 readmitted\n"),
+        ("tenure tenants readmit studio --all --reason r", "readmitted: 1 job, 0 messages\n"),
     ):
         said = command(f"{line} --store sqlite:///jobs.db")
         assert (said.returncode, said.stdout) == (0, found), said.stderr

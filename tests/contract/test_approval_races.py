@@ -13,15 +13,13 @@ from typing import Any
 
 import pytest
 
-from tenure import verbs
 from tenure.errors import ApprovalRefused, Unavailable
 from tenure.procedures import approvals as looking
 from tenure.procedures import effect as beginning
-from tenure.procedures.approvals import Held
+from tenure.procedures.approvals import Held, revoke_approval
 from tenure.rules import dispatch
 from tenure.rules.admission import admit
 from tenure.rules.job import Job
-from tenure.rules.scope import Scope
 from tenure.yields import Script
 from tests.contract.bench import Bench
 from tests.contract.build import EXECUTION, KIND, OWN_KEY, PAYLOAD, Case, begin
@@ -150,7 +148,7 @@ def test_a_begin_waits_for_a_revocation_that_is_not_committed_yet(postgres_bench
 
     with producer(bench) as caller:
         caller.begin()
-        caller.run(verbs.revoke_approval(Scope("acme", "user:2"), "ap-1", reason="not any more"))
+        caller.run(revoke_approval("acme", "ap-1", "not any more", "user:2"))
         thread = threading.Thread(target=dispatch_it)
         thread.start()
         wait_for_lock(bench)

@@ -14,7 +14,7 @@ import pytest
 from tenure import verbs
 from tenure.errors import ApprovalRefused, Conflict, EffectRejected, Invalid, LeaseLost, NotFound, Uncertain
 from tenure.procedures import approvals
-from tenure.procedures.approvals import replay_revocations, revoked_since
+from tenure.procedures.approvals import replay_revocations, revoke_approval, revoked_since
 from tenure.procedures.effect import Beginning, begin_effect, begin_effects
 from tenure.rules.approval import ApprovalState, read_restriction, restriction
 from tenure.rules.digest import request_digest
@@ -448,7 +448,7 @@ def test_a_person_decides_in_a_transaction_of_their_own(bench: Bench) -> None:
     assert bench.bound("acme").list_approvals() == []
     with bench.transaction() as tx:
         tx.run(verbs.grant_approval(scope, "ap-1", **fields))
-        tx.run(verbs.revoke_approval(scope, "ap-1", reason="r"))
+        tx.run(revoke_approval("acme", "ap-1", "r", "user:1"))
         assert tx.run(verbs.get_approval(scope, "ap-1")).state == "revoked"
     assert [one.state for one in bench.bound("acme").list_approvals()] == ["revoked"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import sqlite3
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tenure import AsyncContext, Tenure
+from tenure import AsyncContext, Tenure, inbox, outbox
 from tenure.errors import Conflict, IllegalMove, Invalid
 from tenure.guard import guard
 from tests.support.joins import WAYS, Seen, Way
@@ -162,6 +163,28 @@ def test_many_jobs_share_the_callers_transaction(stage: Stage) -> None:
         again = stage.enqueue(connection)
         assert not again.created
     assert stage.jobs() == ["k", "k-2", "k-3"]
+
+
+def test_messages_leave_and_arrive_in_the_callers_transaction(stage: Stage) -> None:
+    """What `app.join` gives is a transaction for the outbox and the inbox too, whichever kind it is."""
+    message: dict[str, Any] = {"destination": "mail", "type": "t", "data": {"n": 1}, "tenant": "studio"}
+    event = inbox.Event("studio", f"op-{stage.number}", "t", 1, None, {"n": 1})
+
+    def play(connection: Any) -> tuple[Any, Any, Any]:
+        tx = stage.app.join(connection)
+        return (
+            stage.seen.do(outbox.add, tx, operation=f"op-{stage.number}", **message),
+            stage.seen.do(stage.app.join(connection).add_message, operation=f"b-{stage.number}", **message),
+            stage.seen.do(inbox.receive, tx, "ledger", event, f"d-{stage.number}"),
+        )
+
+    with contextlib.suppress(KeyError), stage.seen.block("transaction") as connection:
+        play(connection)
+        raise KeyError
+    for new in (True, False):
+        with stage.seen.block("transaction") as connection:
+            added, beside, received = play(connection)
+        assert (added.created, beside.created, received.new) == (new, new, new), "the first of them was rolled back"
 
 
 def test_a_refused_enqueue_leaves_the_transaction_usable(stage: Stage) -> None:

@@ -20,6 +20,8 @@ import pytest
 from tenure import outbox
 from tenure.connectors.provider import terms
 from tenure.errors import TenureError, Uncertain
+from tenure.flows.authority import revoke_approval
+from tenure.flows.drive import run_flow
 from tenure.procedures import hold as holding
 from tenure.procedures import upkeep
 from tenure.procedures.approvals import replay_revocations
@@ -27,6 +29,7 @@ from tenure.procedures.outbox import add_message, claim_messages, finish_message
 from tenure.procedures.reconcile import Question, sweep_answer, sweep_step
 from tenure.procedures.recover import answer_lost, mark_copy, read_doubt, settle_lost
 from tenure.rules.lease import Lease
+from tenure.rules.ledger import Book, Entry, applied
 from tenure.rules.message import Delivered, Refused
 from tenure.rules.outcome import (
     Absent,
@@ -41,7 +44,7 @@ from tenure.rules.outcome import (
     Unknown,
 )
 from tenure.rules.recover import Operation
-from tenure.yields import Procedure
+from tenure.yields import Procedure, new_id
 from tests.contract.bench import Bench, Dump, close_bench
 from tests.contract.build import (
     CASES,
@@ -100,6 +103,53 @@ def _with_evidence(case: str) -> Callable[[Bench], Case]:
         return made
 
     return build
+
+
+def _restored(bench: Bench) -> Case:
+    case = CASES["queued"](bench)
+    _marked(bench)
+    return case
+
+
+def _letter_held(bench: Bench) -> Case:
+    case = _new(bench)
+    for operation in ("op-1", "op-2"):
+        bench.run(
+            add_message(outbox.prepare(operation=operation, destination="mail", type="t", data={}, tenant="acme"))
+        )
+    bench.service.rotate_tenant("acme", actor="op:1", reason="r")
+    return case
+
+
+class _Notebook:
+    """A ledger in memory."""
+
+    where = "memory"
+
+    def __init__(self) -> None:
+        self.book = Book(store="s-1", identity="here")
+
+    def read(self) -> Book:
+        return self.book
+
+    def begin(self, book: Book) -> Book:
+        return self.book
+
+    def write(self, *entries: Entry) -> Book:
+        for one in entries:
+            self.book = applied(self.book, one)
+        return self.book
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _taken_back(bench: Bench) -> Any:
+    """Take an approval back where a ledger is kept: it has it as pending, and then confirmed, whatever is lost."""
+    ledger = _Notebook()
+    bench.sql("INSERT INTO $meta (key, value) VALUES ('store', 's-1')")
+    told = run_flow(revoke_approval(ledger, new_id(), "acme", "ap-1", "user:1", "r"), bench.run)
+    return told, dict(ledger.book.restrictions), dict(ledger.book.pending)
 
 
 def _two_held(bench: Bench) -> Case:
@@ -386,6 +436,7 @@ STORIES: dict[str, Story] = {
         governed("ap-1"),
         lambda b, c: b.service.revoke_approval("ap-1", tenant="acme", reason="r", actor="user:1"),
     ),
+    "revoke an approval, in a ledger": (governed("ap-1"), lambda b, _: _taken_back(b)),
     "replay revocations": (governed("ap-1"), lambda b, c: _quiet(b, replay_revocations([forgotten(b)]))),
     "append event": (
         CASES["completed"],
@@ -426,6 +477,14 @@ STORIES: dict[str, Story] = {
     "readmit": (
         _rotated,
         lambda b, c: b.service.readmit_jobs("acme", job_ids=[c.job_id], actor="op:1", reason="r"),
+    ),
+    "hand in the receipt of a lost intent": (
+        _restored,
+        lambda b, c: b.service.submit_evidence(f"{KIND}:{c.job_id}:send", Accepted(RECEIPT), attempt_id=UUID(int=5)),
+    ),
+    "readmit messages": (
+        _letter_held,
+        lambda b, _: b.service.readmit_messages("acme", actor="op:1", reason="r"),
     ),
     "recover": (CASES["expired"], lambda b, c: _quiet(b, upkeep.recover())),
     "announce": (CASES["queued"], lambda b, c: b.run(upkeep.announce("B", [KIND], timedelta(minutes=1)))),

@@ -87,6 +87,11 @@ def relays(process: Any) -> None:
     process.folder.mkdir(parents=True, exist_ok=True)
     letters = process.points.destination(Letters(process.folder / "letters"))
     send(store, clock)
+    # What an operator does between two rounds: a rotation, and then all of it is admitted again.
+    aside = DurableJobService(process.plain, tenant=ORGANIZATION, actor="op:1")
+    aside.rotate_tenant(ORGANIZATION, reason="leaked")
+    aside.readmit_jobs(ORGANIZATION, reason="looked at")
+    process.service.readmit_messages(ORGANIZATION, reason="looked at")
     store.run(announce_relay("first", ["letters"], timedelta(seconds=15)))
     go_round(store, letters)
     store.run(claim_messages("second", "letters", 1, LEASE))
@@ -122,6 +127,8 @@ def relayed(scene: Scene, folder: Path) -> int:
     letters = Letters(folder / "letters", mended=True)
     before = len(letters.seen())
     scene.clock.advance(NIGHT)
+    for tenant in scene.service.list_tenants():
+        scene.service.readmit_messages(tenant.name, reason="looked at")
     scene.store.run(announce_relay("later", ["letters", "fax"], timedelta(seconds=15)))
     for poison in scene.service.list_messages(state="set_aside"):
         scene.service.replay_message(poison.message.id, reason="it is mended")

@@ -10,26 +10,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from tenure.connectors.provider import lookup_bounded, terms
 from tenure.connectors.simulator import Simulator
-from tenure.errors import Unavailable
+from tenure.errors import ExecutionStopped, Unavailable
 from tenure.flows.authority import recover_database
 from tenure.flows.drive import run_flow
 from tenure.journal.ledger import FileLog, LogLedger
 from tenure.journal.receipts import ReceiptJournal
+from tenure.procedures.approvals import replay_revocations
 from tenure.procedures.authority import compare, read_facts, tick
+from tenure.procedures.control import stop_effect
 from tenure.procedures.effect import Beginning, Finishing, begin_effect, begin_effects, finish_effect, finish_effects
 from tenure.procedures.hold import hold, releasing, renew
 from tenure.procedures.recover import mark_copy
 from tenure.procedures.upkeep import announce, forget_claims, park, promote, recover, withdraw
+from tenure.rules.control import ControlMode, Judged
 from tenure.rules.digest import request_digest
 from tenure.rules.dispatch import Begun
+from tenure.rules.envelope import GovernanceInput
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease
 from tenure.rules.ledger import Book, ticked
@@ -46,6 +50,15 @@ from tests.crash.recovery import NIGHT, at_rest
 from tests.crash.scene import ORGANIZATION, PROJECT
 
 QUOTE = {"id": 17, "to": "ann@example.org"}
+GOVERNED = GovernanceInput(
+    action_intent="send the quote",
+    capability="mail.send",
+    policy="p-7",
+    budget={"eur": 1},
+    approval_reference="ap-1",
+    issued_at=datetime(2020, 1, 1, tzinfo=UTC),
+    expires_at=datetime(2200, 1, 1, tzinfo=UTC),
+)
 MAIL = {"to": QUOTE["to"]}
 OWN_KEY = "quote-17"
 
@@ -301,6 +314,16 @@ def keeps_authority(process: Process) -> None:
     service.freeze_tenant(ORGANIZATION, reason="leaked")
     service.thaw_tenant(ORGANIZATION, reason="mended")
     service.readmit_jobs(ORGANIZATION, reason="looked at")
+    digest = process.app.action_digest(KIND, QUOTE, governance=GOVERNED)
+    bound = DurableJobService(process.store, tenant=ORGANIZATION, actor="op:1")
+    bound.grant_approval(
+        "ap-1", action_digest=digest, expires_at=datetime(2200, 1, 1, tzinfo=UTC), reason="looked at it"
+    )
+    bound.revoke_approval("ap-1", reason="wrong account")
+    # A copy that has forgotten it.
+    table = "tenure_approval" if process.plain.dialect == "sqlite" else "tenure.approval"
+    with process.plain.transaction() as tx:
+        tx.execute(f"UPDATE {table} SET revoked_at = NULL, revoked_by = NULL, revoke_reason = NULL")
 
     def bring_back() -> None:
         def new_book(identity: str) -> Book:
@@ -311,9 +334,29 @@ def keeps_authority(process: Process) -> None:
         service.readmit_jobs(ORGANIZATION, reason="looked at")
 
     bring_back()
+    known = bound.get_approval("ap-1")
+    assert known.state == "revoked"
+    process.store.run(replay_revocations([known]))
     path.unlink()
     process.store.run(compare(ledger.read(), "here"))
     bring_back()
+    process.work()
+
+
+def is_handed_over_and_stopped(process: Process) -> None:
+    """Its queue is given away and taken back, and the execution control stops its effect once."""
+    process.enqueue()
+    everybody = DurableJobService(process.store, actor="op:1")
+    (queue,) = everybody.show_queues()
+    everybody.pause_queue(queue.name, reason="it moves")
+    everybody.drain_queue(queue.name)
+    everybody.transfer_queue(queue.name, owner="others", expected=None, with_work=True)
+    everybody.transfer_queue(queue.name, owner=None, expected="others", with_work=True)
+    everybody.resume_queue(queue.name)
+    lease = process.claimed()
+    with suppress(ExecutionStopped):
+        process.store.run(stop_effect(lease, "mail", "mailer", "v1:0", Judged(ControlMode.ENFORCED, "deny", "no")))
+    process.service.release_job(lease, reason="not now")
     process.work()
 
 
@@ -374,6 +417,7 @@ PROGRAMS: dict[str, Callable[[Process], None]] = {
         tends,
         is_restored,
         keeps_authority,
+        is_handed_over_and_stopped,
         relays,
     )
 }

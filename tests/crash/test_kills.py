@@ -24,7 +24,7 @@ from tenure.flows.drive import run_flow
 from tenure.journal.ledger import FileLog, LogLedger
 from tenure.journal.receipts import ReceiptJournal
 from tenure.procedures.authority import compare
-from tenure.rules.ledger import Book
+from tenure.rules.ledger import REVOKED, Book
 from tenure.rules.outcome import Evidence
 from tenure.service import DurableJobService
 from tenure.testing.crash_points import known_points
@@ -181,6 +181,7 @@ PROVES = {
     "tends": ("allowed",),
     "is_restored": ("allowed",),
     "keeps_authority": ("allowed",),
+    "is_handed_over_and_stopped": ("allowed",),
     "relays": ("delivered_later",),
 }
 
@@ -220,6 +221,13 @@ def _go_on(street: Street, program: str, tally: Tally) -> None:
     tally.add("lost", again.created)
     if program == "keeps_authority":
         _operate(street, again.job.tenant)
+    if program == "is_handed_over_and_stopped":
+        # An operator finds out how far a hand-over came, and ends it.
+        everybody = DurableJobService(scene.store, actor="op:2")
+        for queue in everybody.show_queues():
+            everybody.resume_queue(queue.name)
+            if queue.owner is not None:
+                everybody.transfer_queue(queue.name, owner=None, expected=queue.owner, with_work=True)
     later, world = Hand(app, worker_id="later"), Ledger(simulator)
     recover(scene, later, mailer, world, tally, hand_in=street.hand_in)
     while settle_by_ledger(scene, world, tally):
@@ -249,6 +257,11 @@ def _operate(street: Street, tenant: str) -> None:
         operator = DurableJobService(store, actor="op:2")
         operator.thaw_tenant(tenant, reason="looked at")
         operator.readmit_jobs(tenant, reason="looked at")
+        # Whoever does not know whether a revocation came through asks again.
+        for one in operator.list_approvals(tenant=tenant):
+            assert operator.revoke_approval(one.reference, tenant=tenant, reason="again").state == "revoked"
+            book = ledger.read()
+            assert store.ledger is None or (book and (tenant, REVOKED, one.reference) in book.restrictions)
     finally:
         store.ledger = None
 

@@ -332,5 +332,16 @@ def test_the_lives_pass_the_points_of_every_verb(scene: Scene) -> None:
     # And what is done to a tenant or a database is in `programs.keeps_authority`.
     by_loops |= {"compare", "tick", "rotate", "freeze", "thaw", "readmit_jobs", "recover_database"}
     by_loops |= {"ledger_read", "ledger_begin", "ledger_write"}
+    # And messages are in `programs.relays`.
+    by_loops |= {"add_messages", "readmit_messages", "claim_messages", "deliver", "finish_messages"}
+    by_loops |= {"announce_relay", "withdraw_relay", "promote_messages", "recover_messages", "release_messages"}
+    by_loops |= {
+        "replay_message",
+        "discard_message",
+        "prune_messages",
+        "declare_consumer",
+        "receive_event",
+        "prune_inbox",
+    }
     missing = {point for point in known_points() if point not in reached}
     assert {point.partition(":")[0] for point in missing} == by_loops

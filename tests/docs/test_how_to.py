@@ -98,7 +98,9 @@ def run_program(code: str, folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True, check=False, timeout=60
     )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    # A worker on PostgreSQL that was given no ledger says so, once.
+    said = [line for line in done.stderr.splitlines() if not line.startswith("no authority ledger is configured")]
+    assert (done.returncode, said) == (0, []), done.stderr
 
 
 @pytest.mark.parametrize("library", sorted(LIBRARIES))

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import tenure
 from tenure.faces.cli.main import app as program
+from tenure.procedures.recover import mark_copy
 
 MODULE = """
 from pathlib import Path
@@ -101,3 +102,38 @@ def test_what_is_refused_says_so(folder: Path) -> None:
     ):
         done = CliRunner().invoke(program, arguments)
         assert getattr(done.exception, "code", None) == code
+
+
+def say(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(program, [*arguments])
+    return done.exit_code, " ".join(done.output.split())
+
+
+def test_who_runs_only_stats_or_doctor_sees_what_is_no_job(folder: Path) -> None:
+    """A stuck outbox, a frozen database, suspect jobs, a paused queue; beside each the same without it."""
+    status, said = say("stats")
+    assert (status, "outbox: 2 messages unpublished, the oldest is due for 0 s, 0 set aside" in said) == (0, True)
+    assert (ask("stats")["outbox"]["unpublished"], ask("stats")["suspects"], ask("stats")["frozen"]) == (2, 0, None)
+    assert say("stats", "--tenant", "zeta") == (0, "everything is done")
+    status, said = say("doctor")
+    assert (status, "2 messages unpublished" in said, "does a relay run" in said) == (0, True, False)
+    assert "suspects" not in said
+    assert "paused" not in said
+    with tenure.open_store("sqlite:///outbox.db") as store:
+        service = tenure.DurableJobService(store, actor="op:1")
+        service.create_job(organization="acme", project="p", idempotency_key="k", kind="send", payload={})
+        store.run(mark_copy("op:1", "restored"))
+        service.pause_queue("default", reason="r")
+        with store.transaction() as tx:
+            tx.execute("UPDATE tenure_message_due SET since = since - 60000000")
+    status, said = say("doctor")
+    assert status == 1
+    assert "does a relay run" in said
+    assert "1 jobs of a restored copy" in said
+    assert "paused or drained: default" in said
+    with tenure.open_store("sqlite:///outbox.db") as store, store.transaction() as tx:
+        tx.execute("INSERT INTO tenure_meta (key, value) VALUES ('frozen', 'by hand')")
+    _, said = say("stats")
+    assert "the database is frozen, nothing runs: IDENTITY_CHANGED" in said
+    assert "1 jobs of a restored copy are suspect; `tenure suspects list`" in said
+    assert ask("stats")["frozen"] == "IDENTITY_CHANGED"

@@ -175,7 +175,7 @@ def test_counts_are_shown_to_people_and_programs(shell: Shell) -> None:
         "tenant": "acme", "kind": "send_quote", "queue": "mail", "category": "queued",
         "reason": "workers_busy", "missing": "capacity", "count": 1,
     }  # fmt: skip
-    assert set(said) == {"at", "totals", "lines", "oldest_expired_lease_seconds"}
+    assert set(said) == {"at", "totals", "lines", "oldest_expired_lease_seconds", "outbox", "suspects", "frozen"}
     assert said["totals"] == {one.value: int(one is Category.QUEUED) for one in Category}
     assert said["oldest_expired_lease_seconds"] == {"acme": 0.0}
     shown = shell("stats")[1]

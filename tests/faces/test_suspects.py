@@ -122,3 +122,84 @@ def test_a_person_clears_a_job_and_only_a_suspect_one(run: Run, ids: list[UUID])
     status, out, _ = run("list")
     assert (status, out) == (0, "nothing needs evidence\n")
     assert run("reconcile", "restored_app:app")[1] == "nothing is suspect\n"
+
+
+# --- tenure recover ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def frozen(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The same store, frozen as a restored one is; and any command on it."""
+    with tenure.open_store("sqlite:///jobs.db") as store, store.transaction() as tx:
+        tx.execute("DELETE FROM tenure_suspect")
+        tx.execute("INSERT INTO tenure_meta (key, value) VALUES ('frozen', 'by hand')")
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["tenure", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return (int(ended.value.code or 0), *capsys.readouterr())
+
+    return call
+
+
+WHY = ("--reason", "restored the backup of monday")
+
+
+def test_a_recovery_says_what_needs_evidence_and_what_to_do_next(frozen: Run) -> None:
+    status, out, _ = frozen("recover")
+    assert status == 1
+    assert "nothing was changed" in out
+    assert "needs evidence" not in out
+    status, out, _ = frozen("tenants", "recover", "--yes", *WHY)
+    assert status == 0
+    assert "done; 2 jobs are suspect" in out
+    assert "  1 x mailer: an effect of this provider may be lost with the backup\n" in out
+    assert "  1 x no provider is known: an effect may be lost with the backup" in out
+    assert out.endswith(
+        "next:\n"
+        "  tenure suspects list\n"
+        "  tenure suspects reconcile MODULE:APP\n"
+        "  tenure tenants readmit acme --all --reason TEXT\n"
+    )
+
+
+def test_a_recovery_with_an_app_asks_its_providers(frozen: Run, ids: list[UUID]) -> None:
+    status, out, _ = frozen("recover", "restored_app:app", "--yes", *WHY, "--effect", "mailed:send=mailer")
+    assert status == 0
+    assert "asked the providers: 1 found, 1 left\n" in out
+    assert "1 x mailer" not in out, "it is known now"
+    assert "tenure suspects reconcile" not in out
+    with tenure.open_store("sqlite:///jobs.db") as store:
+        job = tenure.DurableJobService(store).get_job(ids[0])
+    assert [(one.name, one.state, one.receipt) for one in job.effects] == [("send", "succeeded", {"n": 1})]
+
+
+def test_a_recovery_whose_asking_was_stopped_goes_on_with_the_second_run(frozen: Run) -> None:
+    assert frozen("recover", "--yes", *WHY)[0] == 0
+    status, out, _ = frozen("recover", "restored_app:app", "--effect", "mailed:send=mailer", "--json")
+    assert status == 0
+    said = json.loads(out)
+    assert (said["frozen"], said["done"]) == (False, False)
+    assert [one["action"] for one in said["answers"]] == ["found", "left"]
+    assert [(one["kind"], one["provider"]) for one in said["needs_evidence"]] == [("printed", None)]
+
+
+def test_the_list_of_a_recovery_is_whole(frozen: Run) -> None:
+    said = json.loads(frozen("recover", "--yes", *WHY, "--json")[1])
+    assert (said["done"], said["suspects"], said["revocations"], said["answers"]) == (True, 2, 0, [])
+    assert [one["kind"] for one in said["needs_evidence"]] == ["mailed", "printed"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("recover", "--yes"), "BAD_ARGUMENT"),
+        (("recover", "--yes", *WHY, "--effect", "mailed:send=mailer"), "BAD_ARGUMENT"),
+        (("recover", "nowhere:app", "--yes", *WHY), "APP_NOT_FOUND"),
+        (("recover", "restored_app:app", "--yes", *WHY, "--effect", "mailed"), "BAD_ARGUMENT"),
+    ],
+)
+def test_a_recovery_that_is_asked_for_wrongly_changes_nothing(frozen: Run, words: tuple[str, ...], code: str) -> None:
+    assert json.loads(frozen(*words, "--json")[1])["error"] == code
+    assert frozen("recover")[0] == 1, "it is frozen still"

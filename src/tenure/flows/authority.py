@@ -1,22 +1,25 @@
 """
 Change a tenant's authority where a ledger is kept: the ledger first, as pending, then the database, then confirmed.
 
-Whoever dies in between leaves a pending act behind, and the next worker that looks applies it: a rotation or a freeze
-may come late or twice and does no harm. Only what loosens, a thaw, is in the database before it is in the ledger: a
-ledger that still says frozen makes a recovery too careful, never too bold.
+Whoever dies in between leaves a pending act behind, and the next worker that looks applies it: a rotation, a freeze or
+a revocation may come late or twice and does no harm. Only what loosens, a thaw, is in the database before it is in the
+ledger: a ledger that still says frozen makes a recovery too careful, never too bold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 from uuid import UUID
 
 from tenure.errors import Invalid, Refused, TenureError, Unavailable
-from tenure.procedures import authority, tenants
+from tenure.procedures import approvals, authority, tenants
 from tenure.procedures.authority import Recovered
+from tenure.rules.approval import Approval, restriction, revoked
 from tenure.rules.authority import Tenant
 from tenure.rules.ledger import (
     FROZEN,
+    REVOKED,
     Book,
     Entry,
     Ledger,
@@ -26,9 +29,12 @@ from tenure.rules.ledger import (
     recovered,
     recovering,
     released,
+    restricted,
     withdrawn,
 )
 from tenure.yields import FlowScript, Procedure, call, flow, transact
+
+T = TypeVar("T")
 
 
 @flow
@@ -52,6 +58,34 @@ def freeze_tenant(ledger: Ledger | None, act: UUID, tenant: str, actor: str, rea
         return (yield from transact(tenants.freeze(act, tenant, actor, reason)))
     pending = Pending(str(act), FROZEN, tenant, epoch, actor, reason)
     return (yield from _both(ledger, pending, lambda: tenants.freeze(act, tenant, actor, reason)))
+
+
+@flow
+def revoke_approval(
+    ledger: Ledger | None, act: UUID, tenant: str, reference: str, actor: str, reason: str
+) -> FlowScript[Approval]:
+    """
+    Take an approval back in the ledger and in the database; see `procedures.approvals.revoke_approval`.
+
+    One that is revoked already is told to a ledger that does not know of it.
+    """
+    known, now, store = yield from transact(approvals.before_revocation(tenant, reference))
+    book = yield from _book(ledger, store)
+    if ledger is None or book is None:
+        return (yield from transact(approvals.revoke_approval(tenant, reference, reason, actor)))
+    if known.revoked_at is not None and (tenant, REVOKED, reference) in book.restrictions:
+        return known
+    detail = restriction(revoked(known, actor, reason, now))
+    pending = Pending(str(act), REVOKED, tenant, 1, actor, reason, reference, detail)
+    after = yield from _both(
+        ledger,
+        pending,
+        lambda: approvals.revoke_approval(tenant, reference, reason, actor),
+    )
+    if restriction(after) != detail:
+        # By the clock under the lock, and perhaps another person's, who was faster.
+        yield from _write(ledger, restricted(tenant, REVOKED, reference, restriction(after)))
+    return after
 
 
 def _book(ledger: Ledger | None, store: str | None) -> FlowScript[Book | None]:
@@ -85,7 +119,7 @@ def _write(ledger: Ledger, entry: Entry) -> FlowScript[Book]:
     return book
 
 
-def _both(ledger: Ledger, pending: Pending, change: Callable[[], Procedure[Tenant]]) -> FlowScript[Tenant]:
+def _both(ledger: Ledger, pending: Pending, change: Callable[[], Procedure[T]]) -> FlowScript[T]:
     yield from _write(ledger, proposed(pending))
     try:
         after = yield from transact(change())

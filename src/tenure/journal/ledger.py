@@ -63,8 +63,8 @@ class Log(Protocol):
         """Put one record in place of all; see `append`."""
         ...
 
-    def full(self, position: Any) -> bool:
-        """Say whether it is time to put one record in place of all."""
+    def full(self, position: Any, size: int = 0) -> bool:
+        """Say whether it is time to put one record, of so many bytes, in place of all."""
         ...
 
     def close(self) -> None:
@@ -118,8 +118,12 @@ class LogLedger:
     def _compact(self, book: Book) -> None:
         if not self._log.full(self._position):
             return
+        entry = book.entry()
+        body = _body(entry)
+        if not self._log.full(self._position, len(body)):
+            return
         try:
-            self._written(self._log.replace(_body(book.entry()), self._position), [book.entry()])
+            self._written(self._log.replace(body, self._position), [entry])
         except TenureError:
             # What was to be written is written; room is made another time.
             self._position, self._book = None, None
@@ -255,9 +259,9 @@ class FileLog:
         """Write another file and put it in this one's place, while the lock of this one is held."""
         return self._put([body], after, keep=False)
 
-    def full(self, position: Any) -> bool:
-        """See `Log.full`."""
-        return position is not None and position[1] > COMPACT_BYTES
+    def full(self, position: Any, size: int = 0) -> bool:
+        """See `Log.full`; what is mostly one large record is not written anew for a few small ones behind it."""
+        return position is not None and position[1] > COMPACT_BYTES + 2 * size
 
     def close(self) -> None:
         """Nothing is held open."""

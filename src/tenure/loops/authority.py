@@ -15,14 +15,15 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from tenure.errors import Invalid, TenureError
+from tenure.procedures.approvals import every_revocation
 from tenure.procedures.authority import Ticked, compare, read_facts, tick
 from tenure.procedures.tenants import list_tenants
+from tenure.rules.approval import Approval, restriction
 from tenure.rules.authority import Tenant
-from tenure.rules.ledger import FROZEN, Book, Entry, Freeze, Ledger, confirmed, settled, ticked
+from tenure.rules.ledger import Book, Entry, Freeze, Ledger, confirmed, first_book, settled, ticked
 from tenure.stores.contract import AsyncStore
 from tenure.yields import new_id
 
@@ -103,7 +104,9 @@ class AuthorityWatch:
         self._book = await self._apart(self._ledger.read)
         if self._book is None and facts.store is None:
             tenants = await self._store.run(list_tenants())
-            self._book = await self._apart(partial(self._ledger.begin, _first(facts.identity, tenants)))
+            revoked = await self._store.run(every_revocation())
+            book = begun(facts.identity, tenants, revoked)
+            self._book = await self._apart(partial(self._ledger.begin, book))
         try:
             await self._look(self._ledger)
         except _LedgerLost as lost:
@@ -203,12 +206,14 @@ class _LedgerLost(Exception):
         self.error = error
 
 
-def _first(identity: str, tenants: list[Tenant]) -> Book:
-    return Book(
-        store=str(new_id()),
-        identity=identity,
-        epochs=MappingProxyType({one.name: one.epoch for one in tenants if one.epoch > 1}),
-        restrictions=frozenset((one.name, FROZEN, "") for one in tenants if one.frozen),
+def begun(identity: str, tenants: list[Tenant], revoked: list[Approval]) -> Book:
+    """Make the first content of a database's ledger; of another store than any ledger that was lost."""
+    return first_book(
+        str(new_id()),
+        identity,
+        {one.name: one.epoch for one in tenants},
+        [restriction(one) for one in revoked],
+        [one.name for one in tenants if one.frozen],
     )
 
 

@@ -13,6 +13,7 @@ from tenure.procedures.records import instant, maybe_identity, maybe_instant, ma
 from tenure.rules import approval as rules
 from tenure.rules.admission import is_governed, refusal
 from tenure.rules.approval import Approval, ApprovalState
+from tenure.rules.authority import check_thawed
 from tenure.rules.creation import check_text
 from tenure.rules.digest import canonical
 from tenure.rules.envelope import Fact, reference_in
@@ -77,6 +78,21 @@ def revoke_approval(tenant: str, reference: str, reason: str, actor: str) -> Scr
         written = yield Each("approval_revoke", [(tenant, reference, micros(now), actor, reason)])
         assert len(written) == 1, "the approval changed under its lock"
     return after
+
+
+@procedure(reads=True)
+def before_revocation(tenant: str, reference: str) -> Script[tuple[Approval, datetime, str | None]]:
+    """
+    Give an approval, the clock and the store that the database belongs to: a ledger is told of the revocation first.
+
+    Raises:
+        NotFound. Refused: DATABASE_FROZEN.
+    """
+    meta, rows = yield [Statement("meta_list"), Each("approval_read", [(tenant, reference)])]
+    said = dict(meta)
+    known, now = _one(rows, reference)
+    check_thawed(database_frozen="frozen" in said)
+    return known, now, said.get("store")
 
 
 @procedure(reads=True)
@@ -208,6 +224,18 @@ def revoked_since(
         {"since": maybe_micros(since), "after_tenant": tenant, "after_reference": reference, "limit": limit},
     )
     return [_approval(row)[0] for row in rows]
+
+
+@procedure(reads=True)
+def every_revocation() -> Script[list[Approval]]:
+    """Give every approval that was ever revoked here; for a ledger that begins."""
+    found: list[Approval] = []
+    page: list[Approval] | None = None
+    while page is None or len(page) == LIST_MAX:
+        last = (page[-1].tenant, page[-1].reference) if page else None
+        page = yield from revoked_since(after=last)
+        found += page
+    return found
 
 
 @procedure

@@ -8,14 +8,17 @@ What the database says of itself is in its meta table: `store` (which store it b
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from uuid import UUID
 
+from tenure.procedures.approvals import replay_revocations
 from tenure.procedures.records import instant
 from tenure.procedures.recover import mark_suspects
+from tenure.rules.approval import read_restriction
 from tenure.rules.authority import after_act
-from tenure.rules.ledger import FROZEN, Book, Cause, Facts, Freeze, judge
+from tenure.rules.ledger import FROZEN, REVOKED, Book, Cause, Facts, Freeze, Pending, judge
 from tenure.yields import Each, Script, Statement, new_id, procedure
 
 __all__ = ["Recovered", "Ticked", "compare", "read_facts", "recover_database", "tick"]
@@ -124,7 +127,8 @@ def tick(book: Book, file: str | None, *, sure: bool) -> Script[Ticked]:
         book: What the ledger said before this transaction began.
         sure: Freeze. Otherwise a database that looks wrong is left as it is: the book may be older than a recovery, and
             whoever reads the ledger again after this has looked cannot miss it.
-    Locks: the counter; the authority of tenants with pending acts, alone. Writes: meta, authority, authority_event.
+    Locks: the counter; the authority of tenants with pending acts, alone; the approvals of pending revocations.
+    Writes: meta, authority, authority_event, approval.
     """
     yield Statement("meta_lock", {"key": "incarnation"})
     facts, now = yield from _facts(book, file)
@@ -138,6 +142,7 @@ def tick(book: Book, file: str | None, *, sure: bool) -> Script[Ticked]:
         return Ticked(facts, frozen, facts.incarnation, now)
     if facts.store is None:
         yield from _replay(book, raised=False)
+        yield from _revoke(book)
     applied = yield from _apply_pending(book, now)
     counter = max(facts.incarnation, book.incarnation if facts.store is None else 0) + 1
     rows = [("incarnation", str(counter)), ("ticked_at", str(now))]
@@ -146,9 +151,17 @@ def tick(book: Book, file: str | None, *, sure: bool) -> Script[Ticked]:
 
 
 def _apply_pending(book: Book, now: int) -> Script[tuple[str, ...]]:
-    acts = sorted(book.pending.values(), key=lambda one: one.epoch)
-    if not acts:
+    if not book.pending:
         return ()
+    acts = sorted((one for one in book.pending.values() if one.what != REVOKED), key=lambda one: one.epoch)
+    if acts:
+        yield from _apply_acts(acts, now)
+    if len(acts) < len(book.pending):
+        yield from _revoke(book, pending=True)
+    return tuple(book.pending)
+
+
+def _apply_acts(acts: Sequence[Pending], now: int) -> Script[None]:
     tenants = sorted({one.tenant for one in acts})
     _, rows = yield [
         Each("authority_ensure", [(tenant,) for tenant in tenants]),
@@ -165,7 +178,15 @@ def _apply_pending(book: Book, now: int) -> Script[tuple[str, ...]]:
         Each("authority_save", [(tenant, *now_of[tenant]) for tenant in tenants]),
         Each("authority_event_insert", events),
     ]
-    return tuple(act.id for act in acts)
+
+
+def _revoke(book: Book, *, pending: bool = False) -> Script[int]:
+    """Take back again what the ledger says was taken back; only what is pending, or all of it."""
+    asked = (one.detail for one in book.pending.values() if one.what == REVOKED)
+    entries = list(asked) if pending else book.revocations()
+    if not entries:
+        return 0
+    return (yield from replay_revocations([read_restriction(one) for one in entries]))
 
 
 def _replay(book: Book, *, raised: bool) -> Script[dict[str, int]]:
@@ -174,7 +195,7 @@ def _replay(book: Book, *, raised: bool) -> Script[dict[str, int]]:
 
     Returns: The epochs after it, of every tenant.
     """
-    named = sorted({*book.epochs, *(tenant for tenant, _, _ in book.restrictions)})
+    named = sorted({*book.epochs, *(tenant for tenant, kind, _ in book.restrictions if kind == FROZEN)})
     known, _ = yield [
         Statement("authority_list", {"tenant": None}),
         Each("authority_ensure", [(tenant,) for tenant in named]),
@@ -202,6 +223,7 @@ class Recovered:
         facts: Of the database before it.
         epochs: Every tenant's after it.
         suspects: How many jobs of the copy were marked as suspect.
+        revocations: How many approvals were taken back that the copy did not know as revoked.
         incarnation: The counter after it.
         at: The store's clock, in microseconds.
     """
@@ -209,6 +231,7 @@ class Recovered:
     facts: Facts
     epochs: dict[str, int]
     suspects: int
+    revocations: int
     incarnation: int
     at: int
 
@@ -228,13 +251,15 @@ def recover_database(
 
     Args:
         book: The ledger's content, or a new book where the ledger is lost.
-    Locks: every tenant's authority, alone. Writes: authority, authority_event, meta, suspect, event.
+    Locks: every tenant's authority, alone; approvals.
+    Writes: authority, authority_event, meta, suspect, event, approval.
     """
     yield Statement("meta_lock", {"key": "incarnation"})
     facts, now = yield from _facts(book, file)
     epochs = yield from _replay(book, raised=True)
     # A copy is no older than its last tick, so an intent that it lost was written after that.
     suspects = yield from mark_suspects(actor, reason, since=instant(facts.ticked_at) if facts.ticked_at else None)
+    revocations = yield from _revoke(book)
     counter = max(facts.incarnation, book.incarnation) + 1
     yield [
         Each(
@@ -247,4 +272,4 @@ def recover_database(
         ),
         Each("meta_delete", [("frozen",)]),
     ]
-    return Recovered(facts, epochs, suspects, counter, now)
+    return Recovered(facts, epochs, suspects, revocations, counter, now)

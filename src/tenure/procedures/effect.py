@@ -25,7 +25,8 @@ from tenure.rules.admission import not_admitted
 from tenure.rules.approval import Approval
 from tenure.rules.control import Judged, watched
 from tenure.rules.dispatch import Begun
-from tenure.rules.effect import MARK, Effect, StoredEvidence, operation_key
+from tenure.rules.effect import MARK, Effect, StoredEvidence, operation_key, owner_of
+from tenure.rules.event import EventName
 from tenure.rules.job import Change, Job, find_effect
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import Evidence, FailedBeforeDispatch, Outcome, Terms
@@ -325,17 +326,26 @@ def submit_evidence(
     """
     Store the receipt of a call that an attempt began, whoever holds the job now; it moves no job.
 
+    A restored copy has lost the intents of after it was made. So where none is known, a job that a recovery has marked
+    as suspect takes evidence under a key of its own: the key names kind and job.
+
     Raises:
-        NotFound: No intent of this attempt under this key was ever committed in this scope.
+        NotFound: No intent of this attempt under this key was ever committed in this scope, and none can be lost.
+        Unavailable: EVIDENCE_LATER, the same on a frozen database: only its recovery says what may be lost.
     Locks: as `rows.lock`. Writes: evidence, escalation, event.
     """
     rows = yield Statement("intent_find", {"operation_key": operation_key, "attempt_id": attempt_id})
     owned = [identity(row[1]) for row in rows if tenant is None or row[0] == tenant]
-    if not owned:
-        raise NotFound(
-            f"attempt {echo(attempt_id)} committed no intent under operation key {echo(operation_key)} in this scope"
-        )
-    known = in_scope((yield from lock(owned[:1])), owned[0], tenant)
+    if owned:
+        known = in_scope((yield from lock(owned[:1])), owned[0], tenant)
+    else:
+        restored = yield from _restored_owner(operation_key, tenant)
+        if restored is None:
+            raise NotFound(
+                f"attempt {echo(attempt_id)} committed no intent under operation key {echo(operation_key)} in this "
+                f"scope"
+            )
+        known = restored
     if (yield from repeated(command, known.job.id)):
         return known.job
     record = dispatch.stored_evidence(command.id, operation_key, attempt_id, evidence, known.now)
@@ -344,6 +354,30 @@ def submit_evidence(
         # The same receipt from the same attempt, handed in twice (a journal that was cut off before its own note).
         return known.job
     disputed = any(one.contradicts for one in before)
-    change = dispatch.receive(known.job, operation_key, attempt_id, record, known.now, disputed=disputed)
+    change = dispatch.receive(
+        known.job, operation_key, attempt_id, record, known.now, disputed=disputed, lost=not owned
+    )
     yield from save([(known, change)], command, last=True)
     return change.job
+
+
+def _restored_owner(operation_key: str, tenant: str | None) -> Script[Placed | None]:
+    """Lock the job that a key names, if a recovery has ever marked it: the intent may be lost with the copy."""
+    if "frozen" in dict((yield Statement("meta_list"))):
+        # Refused now, a journal would never give it again.
+        raise Unavailable(
+            f"the database is frozen, and knows no intent under operation key {echo(operation_key)}; it may be lost "
+            f"with a restored copy. Run `tenure recover`, then hand it in again",
+            code="EVIDENCE_LATER",
+        )
+    named = owner_of(operation_key)
+    if named is None:
+        return None
+    kind, job_id = named
+    known = (yield from lock([job_id])).get(job_id)
+    if known is None or known.job.kind != kind or tenant not in {None, known.job.tenant}:
+        return None
+    # The mark ends with the job or by a person's word; the trail remembers it.
+    trail = [] if known.job.suspicion is not None else (yield Each("event_read", [(job_id,)]))
+    marked = known.job.suspicion is not None or any(row[0] == EventName.SUSPECTED for row in trail)
+    return known if marked else None

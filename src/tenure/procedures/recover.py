@@ -247,6 +247,21 @@ def list_needs(tenant: str | None = None, limit: int = 100, after: UUID | None =
     return [need for job_id in ids if job_id in found for need in rules.needs(found[job_id].job)]
 
 
+@procedure(reads=True)
+def every_need(tenant: str | None = None) -> Script[list[NeedsEvidence]]:
+    """Give all that needs evidence, page by page in one look; see `list_needs`."""
+    needs: list[NeedsEvidence] = []
+    after: UUID | None = None
+    while True:
+        rows = yield Statement("evidence_needed", {"tenant": tenant, "after": after, "limit": LIST_MAX})
+        ids = [identity(row[0]) for row in rows]
+        found = yield from read(ids)
+        needs += [need for job_id in ids if job_id in found for need in rules.needs(found[job_id].job)]
+        if len(ids) < LIST_MAX:
+            return needs
+        after = ids[-1]
+
+
 @procedure
 def forget_suspects() -> Script[None]:
     """Remove the marks of jobs that are final. Writes: suspect."""

@@ -1,5 +1,5 @@
 """
-Who may act: rotate, freeze and thaw a tenant, readmit held work; one transaction each.
+Who may act: rotate, freeze and thaw a tenant, readmit held jobs and messages; one transaction each.
 
 Lock order: the tenant's authority first, alone, so that every fenced write, which has it shared, is either committed
 before the change or sees it.
@@ -38,9 +38,10 @@ def show_tenant(tenant: str) -> Script[Tenant]:
     Raises:
         NotFound: Nobody of this name ever had a job.
     """
-    rows, counts, acts = yield [
+    rows, counts, messages, acts = yield [
         Statement("authority_list", {"tenant": tenant}),
         Statement("held_count", {"tenant": tenant}),
+        Statement("message_stale_count", {"tenant": tenant}),
         Statement("authority_event_list", {"tenant": tenant, "limit": _ACTS_SHOWN}),
     ]
     if not rows:
@@ -51,6 +52,7 @@ def show_tenant(tenant: str) -> Script[Tenant]:
         epoch,
         bool(frozen),
         {of: count for of, count in counts if of < epoch},
+        {of: count for of, count in messages if of < epoch},
         tuple(Act(what, at_epoch, actor, reason, instant(at)) for _, what, at_epoch, actor, reason, at in acts),
     )
 
@@ -185,3 +187,50 @@ def readmit_jobs(
         yield Each("authority_event_insert", [(act, tenant, "readmitted", after, actor, reason, now)])
         yield from save(changes, command)
     return jobs
+
+
+@procedure
+def readmit_messages(act: UUID, tenant: str, epoch: int | None, actor: str, reason: str) -> Script[list[UUID]]:
+    """
+    Stamp held messages with the tenant's current epoch, up to 500, oldest first; a relay finds them by itself.
+
+    One that is being delivered is left alone: what comes of it is delivered, or held and found by the next call. One
+    that was set aside waits for a person's decision first.
+
+    Args:
+        act: The identity of the act; applied again it gives what it readmitted.
+        epoch: Only those under this older epoch; None means every older one.
+    Returns: Their ids.
+    Raises:
+        Refused: DATABASE_FROZEN. NotFound.
+    Locks: the tenant's authority, alone; the messages.
+    Writes: message_due, message_later, message_resting, message_decision, authority_event.
+    """
+    rows, known = yield [
+        Each("authority_exclusive", [(tenant,)]),
+        Statement("authority_event_known", {"act_id": act}),
+    ]
+    if not rows:
+        raise unknown_tenant(tenant)
+    _, current, _, database_frozen, now = rows[0]
+    if known:
+        done = yield Statement("message_readmitted", {"tenant": tenant, "command_id": act})
+        return [identity(row[0]) for row in done]
+    check_thawed(database_frozen=bool(database_frozen))
+    found = yield Statement(
+        "message_stale", {"tenant": tenant, "epoch": epoch, "current": current, "limit": READMIT_MAX}
+    )
+    if not found:
+        return []
+    rows_of: dict[str, list[tuple[int, int, int]]] = {"due": [], "later": [], "resting": []}
+    for _, position, generation, place in found:
+        rows_of[place].append((position, generation, current))
+    stamped = yield [Each(f"message_{place}_stamp", rows) for place, rows in rows_of.items()]
+    # A relay may have moved one between the look and the stamp: what is held then is found by the next call.
+    ids = sorted(identity(row[0]) for answered in stamped for row in answered)
+    if ids:
+        yield [
+            Each("message_readmission_insert", [(one, tenant, now, actor, reason, act) for one in ids]),
+            Each("authority_event_insert", [(act, tenant, "readmitted", current, actor, reason, now)]),
+        ]
+    return ids

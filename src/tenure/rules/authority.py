@@ -57,6 +57,7 @@ class Tenant:
         epoch: The current one; work under an older one is held.
         frozen: An operator froze it.
         held: How many queued jobs there are of each older epoch; only where one tenant was asked for.
+        held_messages: How many undelivered messages there are of each; only where one tenant was asked for.
         acts: What was done to it, newest first; only where one tenant was asked for.
     """
 
@@ -64,6 +65,7 @@ class Tenant:
     epoch: int
     frozen: bool
     held: dict[int, int] = field(default_factory=dict)
+    held_messages: dict[int, int] = field(default_factory=dict)
     acts: tuple[Act, ...] = ()
 
 

@@ -50,6 +50,7 @@ from tenure.rules.outcome import (
     Declined,
     Evidence,
     FailedBeforeDispatch,
+    Json,
     NoAnswer,
     Outcome,
     Rejected,
@@ -354,6 +355,7 @@ def receive(
     *,
     error: LeaseLost | IllegalMove | None = None,
     disputed: bool = False,
+    lost: bool = False,
     actor: str | None = None,
     reason: str | None = None,
 ) -> Change:
@@ -365,20 +367,34 @@ def receive(
 
     Args:
         disputed: Contradicting evidence is kept for this job: its escalation stays.
+        lost: Its intent is not known here. On a suspect job that is what a restored copy looks like: the evidence waits
+            for the begin that asks.
         error: Raised after the commit: the refusal of the finish that this evidence came with.
         actor, reason: Who says so and why, where it is a person's statement.
     """
     effect = next((e for e in job.effects if e.operation_key == key), None)
-    data = {"operation_key": key, "kind": evidence.kind, "attempt_id": str(attempt_id) if attempt_id else None}
+    data: dict[str, Json] = {
+        "operation_key": key,
+        "kind": evidence.kind,
+        "attempt_id": str(attempt_id) if attempt_id else None,
+    }
     if reason is not None:
         data |= {"by": SettledBy.STATEMENT.value, "reason": reason}
+    if lost:
+        data |= {"lost": True}
     events = (note(job, EventName.EVIDENCE_RECEIVED, now, actor=actor, data=data),)
-    if contradicts(effect, evidence):
+    if not (lost and _may_be_lost(job, effect)) and contradicts(effect, evidence):
         return dispute(Change(job=job, events=events, error=error), [evidence], now)
     after = job
     if effect is not None and effect.is_open and job.escalated_at is not None and not disputed:
         after = replace(job, escalated_at=None, escalation_reason=None)
     return Change(job=after, events=events, evidence=(evidence,), error=error)
+
+
+def _may_be_lost(job: Job, effect: Effect | None) -> bool:
+    """Say whether an intent may have been written for this effect after the copy was made, and be lost with it."""
+    unsent = effect is None or effect.state is EffectState.FAILED_BEFORE_DISPATCH
+    return unsent and job.suspect and job.suspicion is not None and job.suspicion.doubts(effect)
 
 
 def contradicts(effect: Effect | None, evidence: StoredEvidence) -> bool:

@@ -175,9 +175,16 @@ def operation_key(kind: str, job_id: UUID, name: str, ordinal: int = 0) -> str:
 
 def is_made_here(key: str) -> bool:
     """Say whether a key has the form that `operation_key` gives, whichever job's it is."""
+    return owner_of(key) is not None
+
+
+def owner_of(key: str) -> tuple[str, UUID] | None:
+    """Give the kind and the job that a key of `operation_key`'s form names; None for any other key."""
     kind, _, rest = key.partition(":")
     job_id, _, name = rest.partition(":")
-    return bool(kind and name) and _JOB_ID.fullmatch(job_id) is not None
+    if not (kind and name) or _JOB_ID.fullmatch(job_id) is None:
+        return None
+    return kind, UUID(job_id)
 
 
 def check_name(name: str) -> str:

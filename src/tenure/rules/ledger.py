@@ -2,8 +2,8 @@
 What is remembered about a database outside of it, and how the two are compared.
 
 A `Book` is the content of an authority ledger: which store it belongs to, what tells its database from a copy, how far
-the incarnation counter came, and of each tenant the epoch and the restrictions. It is made of entries, one after
-another, and holds nothing about any job.
+the incarnation counter came, and of each tenant the epoch and the restrictions: freezes, and approvals that were taken
+back. It is made of entries, one after another, and holds nothing about any job.
 
 The order of writes makes the comparison sound. A rotation or a freeze is in the ledger as pending before it is in the
 database, and confirmed after it; the counter is raised in the database first and in the ledger after that. So in a sane
@@ -12,14 +12,28 @@ life the database is never behind a confirmed entry, and a database that is behi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from tenure.rules.approval import RESTRICTION as REVOKED
+
+__all__ = [
+    "FROZEN", "REVOKED", "Book", "Cause", "Entry", "Facts", "Freeze", "Ledger", "Pending", "Restriction",
+    "act_fields", "applied", "confirmed", "first_book", "judge", "proposed", "recovered", "recovering", "released",
+    "restricted", "settled", "ticked", "withdrawn",
+]  # fmt: skip
+
 FROZEN = "frozen"
+# An approval that has expired allows nothing in any copy, so its revocation is forgotten some time after that: longer
+# than the clock of a machine that brings up a copy may be behind.
+KEEP_EXPIRED = timedelta(days=30)
 Entry = Mapping[str, Any]
+# Tenant, kind and key.
+Restriction = tuple[str, str, str]
 
 
 class Cause(StrEnum):
@@ -38,8 +52,10 @@ class Pending:
     An act that is in the ledger and perhaps not yet in the database.
 
     Attributes:
-        what: rotated or frozen.
-        epoch: The tenant's epoch after it.
+        what: rotated, frozen or approval_revoked.
+        epoch: The tenant's epoch after it; 1 where the act has nothing to do with it.
+        key: What of the tenant it is about: an approval's reference.
+        detail: What a database needs to apply it, beside that.
     """
 
     id: str
@@ -48,6 +64,8 @@ class Pending:
     epoch: int
     actor: str
     reason: str
+    key: str = ""
+    detail: Entry = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +80,8 @@ class Book:
         incarnation: How far the counter came.
         ticked_at: When it was last raised, in microseconds by the store's clock.
         epochs: Of tenants whose authority ever moved.
-        restrictions: (tenant, kind, key) of what is forbidden; a frozen tenant is (tenant, "frozen", "").
+        restrictions: What is forbidden, by tenant, kind and key, with what a database needs to be told of it. A frozen
+            tenant is (tenant, "frozen", ""), a revoked approval (tenant, "approval_revoked", reference).
         pending: Acts that are not confirmed, by id.
     """
 
@@ -72,7 +91,7 @@ class Book:
     incarnation: int = 0
     ticked_at: int = 0
     epochs: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    restrictions: frozenset[tuple[str, str, str]] = frozenset()
+    restrictions: Mapping[Restriction, Entry] = field(default_factory=lambda: MappingProxyType({}))
     pending: Mapping[str, Pending] = field(default_factory=lambda: MappingProxyType({}))
 
     def reach(self, tenant: str) -> int:
@@ -84,8 +103,13 @@ class Book:
         """Say whether an operator froze a tenant."""
         return (tenant, FROZEN, "") in self.restrictions
 
+    def revocations(self) -> list[Entry]:
+        """Give every approval that was taken back, those that are pending among them."""
+        asked = [one.detail for one in self.pending.values() if one.what == REVOKED]
+        return [*(detail for (_, kind, _), detail in self.restrictions.items() if kind == REVOKED), *asked]
+
     def entry(self) -> dict[str, Any]:
-        """Give the one entry that says all of it."""
+        """Give the one entry that says all of it that still matters."""
         return {
             "what": "book",
             "store": self.store,
@@ -94,7 +118,11 @@ class Book:
             "incarnation": self.incarnation,
             "ticked_at": self.ticked_at,
             "epochs": dict(self.epochs),
-            "restrictions": sorted(list(one) for one in self.restrictions),
+            "restrictions": [
+                [*one, dict(detail)]
+                for one, detail in sorted(self.restrictions.items(), key=lambda item: item[0])
+                if not _over(detail, self.ticked_at)
+            ],
             "pending": [act_fields(one) for one in self.pending.values()],
         }
 
@@ -135,7 +163,34 @@ def act_fields(act: Pending) -> dict[str, Any]:
         "epoch": act.epoch,
         "actor": act.actor,
         "reason": act.reason,
+        "key": act.key,
+        "detail": dict(act.detail),
     }
+
+
+def _over(detail: Entry, ticked_at: int) -> bool:
+    """Say whether what was forbidden would not be allowed any more in any copy."""
+    if "expires_at" not in detail:
+        return False
+    expired = datetime.fromisoformat(detail["expires_at"]) + KEEP_EXPIRED
+    return expired.timestamp() * 1_000_000 < ticked_at
+
+
+def first_book(
+    store: str, identity: str, epochs: Mapping[str, int], revoked: Iterable[Entry], frozen: Iterable[str]
+) -> Book:
+    """
+    Make the first content of a ledger for a database that lives already.
+
+    Args:
+        epochs: Of every tenant; only those that moved are written down.
+        revoked: Of approvals, from `rules.approval.restriction`.
+        frozen: Tenants.
+    """
+    forbidden: dict[Restriction, Entry] = {(tenant, FROZEN, ""): {} for tenant in frozen}
+    forbidden |= {(one["tenant"], REVOKED, one["reference"]): one for one in revoked}
+    moved = {tenant: epoch for tenant, epoch in epochs.items() if epoch > 1}
+    return Book(store, identity, epochs=MappingProxyType(moved), restrictions=MappingProxyType(forbidden))
 
 
 def proposed(act: Pending) -> Entry:
@@ -158,9 +213,9 @@ def ticked(incarnation: int, at: int) -> Entry:
     return {"what": "tick", "n": incarnation, "at": at}
 
 
-def restricted(tenant: str, kind: str, key: str = "") -> Entry:
+def restricted(tenant: str, kind: str, key: str = "", detail: Entry | None = None) -> Entry:
     """Make the entry that says something is forbidden, in the database already."""
-    return {"what": "restricted", "tenant": tenant, "kind": kind, "key": key}
+    return {"what": "restricted", "tenant": tenant, "kind": kind, "key": key, "detail": dict(detail or {})}
 
 
 def released(tenant: str, kind: str, key: str = "") -> Entry:
@@ -210,7 +265,7 @@ def _book(entry: Entry) -> Book:
         incarnation=int(entry["incarnation"]),
         ticked_at=int(entry["ticked_at"]),
         epochs=MappingProxyType({str(name): int(epoch) for name, epoch in entry["epochs"].items()}),
-        restrictions=frozenset((str(a), str(b), str(c)) for a, b, c in entry["restrictions"]),
+        restrictions=MappingProxyType({(str(a), str(b), str(c)): dict(d) for a, b, c, d in entry["restrictions"]}),
         pending=MappingProxyType({one.id: one for one in acts}),
     )
 
@@ -233,8 +288,14 @@ def _withdraw(book: Book, entry: Entry) -> Book:
 
 def _restrict(book: Book, entry: Entry) -> Book:
     one = (str(entry["tenant"]), str(entry["kind"]), str(entry["key"]))
-    left = book.restrictions | {one} if entry["what"] == "restricted" else book.restrictions - {one}
-    return replace(book, restrictions=left)
+    if entry["what"] == "restricted":
+        return replace(book, restrictions=_with(book, one, dict(entry["detail"])))
+    left = {key: detail for key, detail in book.restrictions.items() if key != one}
+    return replace(book, restrictions=MappingProxyType(left))
+
+
+def _with(book: Book, one: Restriction, detail: Entry) -> Mapping[Restriction, Entry]:
+    return MappingProxyType({**book.restrictions, one: detail})
 
 
 def _recovering(book: Book, entry: Entry) -> Book:
@@ -263,6 +324,8 @@ def _pending(entry: Entry) -> Pending:
         int(entry["epoch"]),
         str(entry["actor"]),
         str(entry["reason"]),
+        str(entry["key"]),
+        dict(entry["detail"]),
     )
 
 
@@ -276,11 +339,12 @@ def _confirm(book: Book, entry: Entry) -> Book:
     if act is None:
         # Two processes may have applied the same act, and both say so.
         return book
-    restrictions = book.restrictions | {(act.tenant, FROZEN, "")} if act.what == FROZEN else book.restrictions
+    book = replace(book, pending=_without(book.pending, act_id))
+    if act.what == REVOKED:
+        return replace(book, restrictions=_with(book, (act.tenant, REVOKED, act.key), act.detail))
     epochs = {**book.epochs, act.tenant: max(book.epochs.get(act.tenant, 1), act.epoch)}
-    return replace(
-        book, epochs=MappingProxyType(epochs), restrictions=restrictions, pending=_without(book.pending, act_id)
-    )
+    forbidden = _with(book, (act.tenant, FROZEN, ""), {}) if act.what == FROZEN else book.restrictions
+    return replace(book, epochs=MappingProxyType(epochs), restrictions=forbidden)
 
 
 _CHANGES: Mapping[str, Callable[[Book, Entry], Book]] = {

@@ -14,11 +14,12 @@ from uuid import UUID
 
 from tenure.errors import IllegalMove
 from tenure.rules import reconcile
+from tenure.rules.dispatch import ACCEPTED
 from tenure.rules.effect import Effect, EffectState, SettledBy, StoredEvidence, operation_key
 from tenure.rules.event import EventName
 from tenure.rules.job import Change, Job, find_effect, illegal, note, with_effect
 from tenure.rules.lease import Lease, check_fence
-from tenure.rules.outcome import Absent, Accepted, Declined, Evidence, Terms
+from tenure.rules.outcome import Absent, Accepted, Declined, Evidence, NoAnswer, Terms
 from tenure.rules.status import Status
 from tenure.rules.suspicion import may_count_later, uncovered
 
@@ -73,7 +74,8 @@ def answer(
     Apply what the provider said about an effect that a begin on a suspect job has put in doubt.
 
     Settled, or escalated at once: a person has to find out. Only an absence that merely came too early is left to the
-    sweep, which asks again when it counts.
+    sweep, which asks again when it counts. Where the provider knows nothing or says nothing, a receipt that was handed
+    in for the lost intent speaks: what was accepted is never sent again.
 
     Raises:
         IllegalMove: Nothing of this attempt is in doubt under this name.
@@ -82,6 +84,10 @@ def answer(
     effect = find_effect(job, name)
     if effect is None or not effect.is_lost or effect.attempt_id != held.attempt_id:
         raise IllegalMove(f"job {job.id} has no effect {name!r} that this attempt has asked about")
+    if isinstance(evidence, Absent | NoAnswer):
+        for one in stored:
+            if one.operation_key == effect.operation_key and one.kind == ACCEPTED and not (one.used or one.contradicts):
+                return reconcile.settle_stored(job, effect, one, now, stored)
     early = isinstance(evidence, Absent) and may_count_later(effect, effect.terms, now)
     return reconcile.judge(job, effect, evidence, now, asked_at=asked_at, patient=early, stored=stored)
 

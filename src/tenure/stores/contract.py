@@ -29,6 +29,22 @@ class Clock(Protocol):
         ...
 
 
+class Running(Protocol):
+    """An open transaction that runs procedures, whoever it belongs to: a store's, a publish block's, `app.join`'s."""
+
+    def run(self, procedure: Procedure[T]) -> T:
+        """Run one procedure inside this transaction."""
+        ...
+
+
+class AsyncRunning(Protocol):
+    """See `Running`; awaiting."""
+
+    async def run(self, procedure: Procedure[T]) -> T:
+        """Run one procedure inside this transaction."""
+        ...
+
+
 class Transaction(Protocol):
     """
     An open transaction, the store's own or the caller's.

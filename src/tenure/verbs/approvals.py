@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 
 from tenure.errors import Invalid
+from tenure.flows import authority
 from tenure.procedures import approvals
 from tenure.rules.approval import Approval, ApprovalState, new_approval
 from tenure.rules.creation import check_text
 from tenure.rules.envelope import Fact
 from tenure.rules.scope import Scope
-from tenure.yields import Procedure
+from tenure.yields import Flow, Procedure, new_id
 
 
 def grant_approval(
@@ -58,11 +59,12 @@ def grant_approval(
 
 def revoke_approval(
     scope: Scope, reference: str, *, reason: str, actor: str | None = None, tenant: str | None = None
-) -> Procedure[Approval]:
+) -> Flow[Approval]:
     """
     Revoke an approval for good: from now on no effect begins under it, not even a job's second one.
 
-    A call whose intent was committed before is not undone. One that is revoked already keeps its first reason.
+    A call whose intent was committed before is not undone. One that is revoked already keeps its first reason. Where
+    the database has an authority ledger, the revocation is in it as well, and a recovery of an older copy replays it.
 
     Args:
         reference: Its name within the tenant.
@@ -70,9 +72,14 @@ def revoke_approval(
         tenant: Whose it is; the binding's when left out.
     Raises:
         NotFound: There is none of this name in this tenant.
+        Refused: DATABASE_FROZEN.
+        Unavailable: The ledger or the database did not answer; what the ledger has as pending will be applied.
+    Locks: the approval. Writes: the ledger, approval.
     """
     owner = _owner(scope, tenant)
-    return approvals.revoke_approval(owner, check_text("reference", reference), reason, scope.who(actor))
+    check_text("reason", reason)
+    check_text("reference", reference)
+    return authority.revoke_approval(scope.ledger, new_id(), owner, reference, scope.who(actor), reason)
 
 
 def get_approval(scope: Scope, reference: str, *, tenant: str | None = None) -> Procedure[Approval]:

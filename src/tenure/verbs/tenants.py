@@ -93,10 +93,37 @@ def readmit_jobs(
     check_text("reason", reason)
     if job_ids is not None and epoch is not None:
         raise Invalid("give job_ids= or epoch=, not both", code="BAD_ARGUMENT")
-    if epoch is not None and (type(epoch) is not int or epoch < 1):
-        raise Invalid("epoch is a whole number from 1", code="BAD_ARGUMENT")
+    _check_epoch(epoch)
     ids = None if job_ids is None else [check_id("job_ids", one) for one in job_ids]
     return tenants.readmit_jobs(new_id(), _own(scope, tenant), ids, epoch, scope.who(actor), reason)
+
+
+def readmit_messages(
+    scope: Scope, tenant: str, *, reason: str, epoch: int | None = None, actor: str | None = None
+) -> Procedure[list[UUID]]:
+    """
+    Let messages that an older epoch holds go, under the tenant's current epoch, oldest first.
+
+    In a restored copy, what was delivered after the backup is delivered once more: its receivers know it by its
+    operation. One that was set aside is not readmitted; it is held when it is replayed, and readmitted then.
+
+    Args:
+        epoch: Those under this older epoch, 500 messages a call: call again until nothing is given back. Without it,
+            of every older epoch.
+    Returns: The ids of the messages readmitted by this call.
+    Raises:
+        Refused: TENANT_BOUND; DATABASE_FROZEN.
+    Locks: the tenant's authority, alone; the messages.
+    Writes: message_due, message_later, message_resting, message_decision, authority_event.
+    """
+    check_text("reason", reason)
+    _check_epoch(epoch)
+    return tenants.readmit_messages(new_id(), _own(scope, tenant), epoch, scope.who(actor), reason)
+
+
+def _check_epoch(epoch: int | None) -> None:
+    if epoch is not None and (type(epoch) is not int or epoch < 1):
+        raise Invalid("epoch is a whole number from 1", code="BAD_ARGUMENT")
 
 
 def _own(scope: Scope, tenant: str) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tenure.errors import Invalid
-from tenure.faces.cli.options import AsJson, StoreUrl, opened, who
+from tenure.faces.cli.options import AsJson, LedgerPlace, StoreUrl, opened, who
 from tenure.faces.cli.show import approval_fields, table, write_json
 from tenure.rules.approval import Approval
 from tenure.rules.envelope import Fact
@@ -61,11 +61,12 @@ def revoke(
     tenant: Tenant,
     reason: Reason,
     store: StoreUrl = None,
+    ledger: LedgerPlace = None,
     actor: Actor = "",
     as_json: AsJson = False,
 ) -> None:
     """Take an approval back for good; from now on no effect begins under it."""
-    with opened(store) as made:
+    with opened(store, ledger) as made:
         known = DurableJobService(made, tenant=tenant).revoke_approval(reference, reason=reason, actor=actor or who())
     _told(known, as_json=as_json)
 

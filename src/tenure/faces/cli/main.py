@@ -25,6 +25,7 @@ from tenure.faces.cli import (
     outbox,
     queue_changes,
     queues,
+    recover,
     stats,
     storage,
     suspects,
@@ -74,7 +75,7 @@ app.command("worker")(work.worker)
 app.command("enqueue")(work.enqueue)
 app.command("sweep")(work.sweep)
 app.command("stats")(stats.stats)
-app.command("recover")(tenants.recover)
+app.command("recover")(recover.recover)
 app.command("relay")(outbox.relay)
 app.add_typer(jobs.app, name="jobs")
 for command in (
@@ -88,6 +89,7 @@ for command in (
 app.add_typer(queues.app, name="queues")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(suspects.app, name="suspects")
+tenants.app.command("recover")(recover.recover)
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(journal.app, name="journal")

@@ -1,4 +1,4 @@
-"""`tenure stats`: what waits, what runs and what needs somebody."""
+"""`tenure stats`: what waits, what runs and what needs somebody; a line for what is no job."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import typer
 
 from tenure.faces.cli.options import AsJson, StoreUrl, opened
 from tenure.faces.cli.show import table, write_json
+from tenure.procedures.authority import read_facts
 from tenure.rules.stats import Category, Stats
 from tenure.service import DurableJobService
+from tenure.stores.contract import Store
 
 
 def stats(
@@ -22,9 +24,11 @@ def stats(
     """Count what waits, what runs and what needs somebody, with the oldest of each and what it waits for."""
     with opened(store) as made:
         found = DurableJobService(made).stats(tenant=tenant)
+        other = beside(made, tenant)
     if as_json:
-        write_json(fields(found))
-    elif found.lines:
+        write_json({**fields(found), **other})
+        return
+    if found.lines:
         table(
             f"{sum(one.count for one in found.lines)} jobs are not done",
             ("tenant", "kind", "queue", "category", "reason", "missing", "count", "oldest"),
@@ -42,8 +46,45 @@ def stats(
                 for one in found.lines
             ],
         )
-    else:
+    elif not any(told(other)):
         sys.stdout.write("everything is done\n")
+    sys.stdout.write("".join(f"{line}\n" for line in told(other)))
+
+
+def beside(made: Store, tenant: str | None = None) -> dict[str, Any]:
+    """Give what an operator has to know beside the jobs: the outbox, a frozen database, suspect jobs."""
+    service = DurableJobService(made, tenant=tenant)
+    outbox = service.outbox_stats()
+    age = outbox.oldest_unpublished_age
+    frozen = made.run(read_facts(None, made.file_identity())).frozen
+    return {
+        "outbox": {
+            "unpublished": outbox.unpublished,
+            "oldest_unpublished_age_seconds": None if age is None else age.total_seconds(),
+            "set_aside": outbox.states.get("set_aside", 0),
+            "held": outbox.states.get("held", 0),
+        },
+        "suspects": sum(sum(by_status.values()) for by_status in service.count_suspects().values()),
+        "frozen": None if frozen is None else frozen.cause.value,
+    }
+
+
+def told(other: dict[str, Any]) -> list[str]:
+    """Say each thing in one line that names the command with more; nothing where there is nothing to say."""
+    lines = []
+    outbox, suspects = other["outbox"], other["suspects"]
+    if other["frozen"] is not None:
+        lines.append(f"the database is frozen, nothing runs: {other['frozen']}; `tenure doctor`, then `tenure recover`")
+    if outbox["unpublished"]:
+        age = outbox["oldest_unpublished_age_seconds"]
+        due = "none is due" if age is None else f"the oldest is due for {age:.0f} s"
+        lines.append(
+            f"outbox: {outbox['unpublished']} messages unpublished, {due}, {outbox['set_aside']} set aside, "
+            f"{outbox['held']} held; `tenure outbox stats`"
+        )
+    if suspects:
+        lines.append(f"{suspects} jobs of a restored copy are suspect; `tenure suspects list`")
+    return lines
 
 
 def fields(found: Stats) -> dict[str, Any]:

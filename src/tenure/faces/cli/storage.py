@@ -14,8 +14,11 @@ import tenure
 from tenure.errors import Invalid, TenureError
 from tenure.faces.cli.options import AsJson, LedgerPlace, StoreUrl, opened
 from tenure.faces.cli.show import table, write_json
+from tenure.faces.cli.stats import beside
+from tenure.loops.relay import ALARM_AFTER
 from tenure.procedures.authority import read_facts
 from tenure.procedures.inspect import list_jobs
+from tenure.procedures.operate_queues import show_queues
 from tenure.procedures.reconcile import find_candidate_scopes
 from tenure.rules.ledger import Book, Facts
 from tenure.stores.contract import Store
@@ -125,7 +128,26 @@ def _look(made: Store) -> list[dict[str, Any]]:
     found.append(_finding("needs attention", f"{len(waiting)} jobs, {len(escalated)} of them escalated"))
     scopes = made.run(find_candidate_scopes(None))
     found.append(_finding("to reconcile", f"{len(scopes)} scopes; a worker or `tenure sweep` asks their providers"))
-    return [*found, *_authority(made)]
+    return [*found, *_beside(made), *_authority(made)]
+
+
+def _beside(made: Store) -> list[dict[str, Any]]:
+    """Say what waits beside the jobs, and what somebody has stopped: only where there is something."""
+    other = beside(made)
+    age = other["outbox"]["oldest_unpublished_age_seconds"]
+    found = []
+    if other["outbox"]["unpublished"]:
+        stuck = age is not None and age > ALARM_AFTER.total_seconds()
+        why = "; does a relay run, and does its destination answer?" if stuck else ""
+        text = f"{other['outbox']['unpublished']} messages unpublished, {other['outbox']['set_aside']} set aside"
+        due = "" if age is None else f", the oldest is due for {age:.0f} s"
+        found.append(_finding("outbox", f"{text}{due}{why}; see `tenure outbox`", ok=not stuck))
+    if other["suspects"]:
+        found.append(_finding("suspects", f"{other['suspects']} jobs of a restored copy; see `tenure suspects list`"))
+    stopped = [one.name for one in made.run(show_queues()) if one.paused_at or one.draining_at]
+    if stopped:
+        found.append(_finding("queues", f"paused or drained: {', '.join(sorted(stopped))}; see `tenure queues show`"))
+    return found
 
 
 def _authority(made: Store) -> list[dict[str, Any]]:

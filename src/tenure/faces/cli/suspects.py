@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 from uuid import UUID
 
 import typer
@@ -24,7 +24,16 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+# Providers by kind and effect.
+Operations: TypeAlias = dict[str, dict[str, Provider]]
 OnlyTenant = Annotated[str | None, typer.Option(help="Only this tenant's jobs.")]
+Effects = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KIND:NAME=PROVIDER",
+        help="An effect that jobs of a kind have, where the database knows none; may be given again.",
+    ),
+]
 PAGE = 20
 
 
@@ -42,7 +51,7 @@ def list_(
         counts = service.count_suspects()
         needs = service.list_effects_needing_evidence(limit=limit, after=after)
     if as_json:
-        write_json({"suspect": counts, "needs_evidence": [_fields(one) for one in needs]})
+        write_json({"suspect": counts, "needs_evidence": [need_fields(one) for one in needs]})
         return
     for whose, by_status in counts.items():
         said = ", ".join(f"{number} {status}" for status, number in by_status.items())
@@ -60,13 +69,7 @@ def list_(
 @app.command("reconcile")
 def reconcile(
     app: AppName,
-    effect: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KIND:NAME=PROVIDER",
-            help="An effect that jobs of a kind have, where the database knows none; may be given again.",
-        ),
-    ] = None,
+    effect: Effects = None,
     tenant: OnlyTenant = None,
     after: Annotated[UUID | None, typer.Option(metavar="ID", help="Go on behind this job.")] = None,
     store: StoreUrl = None,
@@ -74,10 +77,10 @@ def reconcile(
 ) -> int:
     """Ask the app's providers about every suspect job and write down what they know; it never sends."""
     with loaded(app, store) as found:
-        operations = _operations(found, effect or [])
+        operations = operations_of(found, effect or [])
         answers = asyncio.run(_reconcile(found, operations, tenant, after, quiet=as_json))
     if as_json:
-        write_json([_answer(one) for one in answers])
+        write_json([answer_fields(one) for one in answers])
     elif answers:
         rows = [(one.job_id, one.action, one.status, one.operation_key, one.reason) for one in answers]
         table("suspects", ("id", "action", "status", "operation key", "reason"), rows)
@@ -103,28 +106,36 @@ def clear(
 
 
 async def _reconcile(
-    app: Tenure, operations: dict[str, dict[str, Provider]], tenant: str | None, after: UUID | None, *, quiet: bool
+    app: Tenure, operations: Operations, tenant: str | None, after: UUID | None, *, quiet: bool
 ) -> list[Answered]:
-    answers: list[Answered] = []
     try:
-        service = AsyncDurableJobService(await app.astore(), tenant=tenant)
-        while True:
-            page = await service.reconcile_suspects(
-                providers=list(app.providers.by_name.values()), operations=operations, limit=PAGE, after=after
-            )
-            answers += page.answers
-            if page.after is None:
-                return answers
-            after = page.after
-            if not quiet:
-                # Where it stops, it is taken up from here.
-                sys.stderr.write(f"{len(answers)} answers; go on behind {after}\n")
+        return await ask_about_all(app, operations, tenant, after, quiet=quiet)
     finally:
         await app.aclose()
 
 
-def _operations(app: Tenure, given: list[str]) -> dict[str, dict[str, Provider]]:
-    operations: dict[str, dict[str, Provider]] = {}
+async def ask_about_all(
+    app: Tenure, operations: Operations, tenant: str | None, after: UUID | None, *, quiet: bool
+) -> list[Answered]:
+    """Ask an app's providers about suspect jobs, page by page, and say on stderr how far it came."""
+    answers: list[Answered] = []
+    service = AsyncDurableJobService(await app.astore(), tenant=tenant)
+    while True:
+        page = await service.reconcile_suspects(
+            providers=list(app.providers.by_name.values()), operations=operations, limit=PAGE, after=after
+        )
+        answers += page.answers
+        if page.after is None:
+            return answers
+        after = page.after
+        if not quiet:
+            # Where it stops, `tenure suspects reconcile` takes it up from here.
+            sys.stderr.write(f"{len(answers)} answers; go on behind {after}\n")
+
+
+def operations_of(app: Tenure, given: list[str]) -> Operations:
+    """Read what --effect says."""
+    operations: Operations = {}
     for one in given:
         where, sign, provider = one.rpartition("=")
         kind, colon, name = where.rpartition(":")
@@ -139,7 +150,8 @@ def _operations(app: Tenure, given: list[str]) -> dict[str, dict[str, Provider]]
     return operations
 
 
-def _fields(need: NeedsEvidence) -> dict[str, Any]:
+def need_fields(need: NeedsEvidence) -> dict[str, Any]:
+    """Give its fields under their stable names."""
     return {
         "job_id": need.job_id,
         "tenant": need.tenant,
@@ -152,7 +164,8 @@ def _fields(need: NeedsEvidence) -> dict[str, Any]:
     }
 
 
-def _answer(answer: Answered) -> dict[str, Any]:
+def answer_fields(answer: Answered) -> dict[str, Any]:
+    """Give its fields under their stable names."""
     return {
         "job_id": answer.job_id,
         "action": answer.action,

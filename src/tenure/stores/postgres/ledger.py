@@ -70,7 +70,7 @@ class PostgresLog:
         """See `Log.replace`."""
         return self._do(lambda connection: _write(connection, [body], after, empty=True))
 
-    def full(self, position: Any) -> bool:
+    def full(self, position: Any, size: int = 0) -> bool:  # noqa: ARG002 - entries are counted
         """See `Log.full`."""
         if position is None or position % self._entries_max:
             return False

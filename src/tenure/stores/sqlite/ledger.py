@@ -75,7 +75,7 @@ class SqliteLog:
             raise_typed(error)
         return last + len(bodies)
 
-    def full(self, position: Any) -> bool:
+    def full(self, position: Any, size: int = 0) -> bool:  # noqa: ARG002 - entries are counted
         """See `Log.full`."""
         if position is None or position % self._entries_max:
             return False

@@ -1,0 +1,124 @@
+"""Messages that an older epoch holds wait until somebody readmits them; what is on its way or poison is left alone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tenure.errors import Invalid, NotFound, Refused
+from tenure.procedures.outbox_upkeep import announce_relay, promote_messages, release_messages
+from tenure.rules.message import Delivered
+from tenure.rules.message import Refused as Never
+from tests.contract.bench import Bench
+from tests.contract.build import create
+from tests.contract.refusal import refused
+from tests.contract.test_outbox import add, end, line, names, state, take
+
+WHY: dict[str, Any] = {"actor": "op:1", "reason": "looked at"}
+
+
+@pytest.mark.parametrize("met", [True, False])
+def test_a_held_message_is_delivered_after_it_was_readmitted(bench: Bench, *, met: bool) -> None:
+    made = add(bench, "op-1").message
+    add(bench, "free", tenant="rival")
+    bench.service.rotate_tenant("acme", **WHY)
+    if met:
+        # A claim has met it, and put it aside.
+        assert names(take(bench)) == ["free"]
+        assert state(bench, made.id) == "held"
+        assert bench.run(release_messages()) == 0
+    assert bench.service.show_tenant("acme").held_messages == {1: 1}
+    assert bench.service.readmit_messages("acme", **WHY) == [made.id]
+    assert bench.service.readmit_messages("acme", **WHY) == []
+    assert bench.service.show_tenant("acme").held_messages == {}
+    assert bench.run(release_messages()) == (1 if met else 0)
+    taken = [one for one in take(bench) if one.message.tenant == "acme"]
+    assert [one.message.id for one in taken] == [made.id]
+    assert (taken[0].message.operation, taken[0].message.digest) == (made.operation, made.digest)
+    end(bench, taken, Delivered())
+    (decision,) = bench.service.get_message(made.id).decisions
+    assert (decision.decision, decision.actor, decision.reason) == ("readmitted", "op:1", "looked at")
+    assert [act.what for act in bench.service.show_tenant("acme").acts] == ["readmitted", "rotated"]
+
+
+def test_planned_and_blocked_messages_are_readmitted_where_they_are(bench: Bench) -> None:
+    later = add(bench, "later", scheduled_at=bench.now + timedelta(hours=1)).message
+    line(bench, "x-0")
+    taken = take(bench)
+    second = line(bench, "x-1")
+    assert take(bench) == []
+    assert state(bench, second.id) == "blocked"
+    bench.service.rotate_tenant("acme", **WHY)
+    assert sorted(bench.service.readmit_messages("acme", **WHY)) == sorted([later.id, second.id])
+    assert (state(bench, later.id), state(bench, second.id)) == ("later", "blocked")
+    end(bench, taken, Delivered())  # what was on its way is delivered all the same
+    assert names(take(bench)) == ["x-1"]
+    bench.advance(hours=2)
+    assert bench.run(promote_messages()) == 1
+    assert "later" in names(take(bench))
+
+
+def test_what_waits_for_a_person_is_left_to_the_person(bench: Bench) -> None:
+    poison = add(bench, "poison").message
+    end(bench, take(bench), Never("no"))
+    bench.service.rotate_tenant("acme", **WHY)
+    assert bench.service.readmit_messages("acme", **WHY) == []
+    bench.service.replay_message(poison.id, **WHY)
+    assert take(bench) == []
+    assert state(bench, poison.id) == "held"
+    assert bench.service.readmit_messages("acme", **WHY) == [poison.id]
+    bench.run(release_messages())
+    assert names(take(bench)) == ["poison"]
+
+
+def test_what_waits_for_a_destination_goes_when_it_is_served(bench: Bench) -> None:
+    made = add(bench, "fax", destination="fax").message
+    bench.run(announce_relay("r-1", ["mail"], timedelta(seconds=15)))
+    assert state(bench, made.id) == "set_aside"
+    bench.service.rotate_tenant("acme", **WHY)
+    assert bench.service.readmit_messages("acme", **WHY) == [made.id]
+    bench.run(announce_relay("r-2", ["fax"], timedelta(seconds=15)))
+    assert names(take(bench, destination="fax")) == ["fax"]
+
+
+def test_only_the_epoch_that_was_named_is_readmitted(bench: Bench) -> None:
+    add(bench, "op-1")
+    bench.service.rotate_tenant("acme", **WHY)
+    second = add(bench, "op-2").message
+    bench.service.rotate_tenant("acme", **WHY)
+    assert bench.service.show_tenant("acme").held_messages == {1: 1, 2: 1}
+    assert bench.service.readmit_messages("acme", epoch=2, **WHY) == [second.id]
+    assert names(take(bench)) == ["op-2"]
+
+
+def test_readmitting_ends_no_freeze(bench: Bench) -> None:
+    add(bench, "op-1")
+    bench.service.rotate_tenant("acme", **WHY)
+    bench.service.freeze_tenant("acme", **WHY)
+    assert len(bench.service.readmit_messages("acme", **WHY)) == 1
+    assert take(bench) == []
+    bench.service.thaw_tenant("acme", **WHY)
+    bench.run(release_messages())
+    assert names(take(bench)) == ["op-1"]
+
+
+def test_what_may_not_be_readmitted_is_refused(bench: Bench) -> None:
+    create(bench.service)
+    add(bench, "op-1")
+    bench.service.rotate_tenant("acme", **WHY)
+    with refused(bench, Refused, code="TENANT_BOUND"):
+        bench.bound(tenant="beta").readmit_messages("acme", **WHY)
+    with refused(bench, NotFound):
+        bench.service.readmit_messages("acne", **WHY)
+    with refused(bench, Invalid, code="ACTOR_REQUIRED"):
+        bench.service.readmit_messages("acme", reason="r")
+    for given in ({"epoch": 0}, {"epoch": True}, {"reason": ""}):
+        with refused(bench, Invalid):
+            bench.service.readmit_messages("acme", **{**WHY, **given})
+    bench.sql("INSERT INTO $meta (key, value) VALUES ('frozen', 'by hand')")
+    with refused(bench, Refused, code="DATABASE_FROZEN"):
+        bench.service.readmit_messages("acme", **WHY)
+    bench.sql("DELETE FROM $meta WHERE key = 'frozen'")
+    assert len(bench.bound(tenant="acme").readmit_messages("acme", **WHY)) == 1
