@@ -10,7 +10,7 @@ import psycopg
 
 from tests.loops.stage import until
 from tests.support.postgres import Server
-from tests.support.postgres.server import _free_port
+from tests.support.process import free_port
 
 PROGRAM_SECONDS = 90.0
 
@@ -52,7 +52,7 @@ class Standby(Server):
         self.binaries = primary.binaries
         self._account = primary._account
         self._process = None
-        self.port = _free_port()
+        self.port = free_port()
         self.seconds = 0.0
         self.start()
 
