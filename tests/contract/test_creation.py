@@ -21,6 +21,7 @@ from tests.contract.refusal import refused
 from tests.rules.corpus import REFUSED
 
 THROUGH_THE_FUNCTION = True
+THROUGH_THE_POOLER = True
 
 FIELDS: dict[str, Any] = {
     "organization": "acme",
