@@ -145,7 +145,7 @@ def _book(bench: Bench) -> Book:
 
 
 def _meta(bench: Bench) -> dict[str, str]:
-    return dict(bench.sql("SELECT key, value FROM $meta"))  # type: ignore[arg-type]  # two columns
+    return dict(bench.sql("SELECT key, value FROM $meta"))
 
 
 @pytest.mark.parametrize("committed", [True, False])
