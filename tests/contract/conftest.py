@@ -1,7 +1,10 @@
 """
 Every test here runs four times: on SQLite and on PostgreSQL, with a blocking and with an awaiting store.
 
-The tests of a file that says `THROUGH_THE_FUNCTION = True` run a fifth time, with jobs that the SQL function creates.
+The tests of a file that says `THROUGH_THE_FUNCTION = True` run once more, with jobs that the SQL function creates.
+Those of a file that says `THROUGH_THE_POOLER = True` run once more, with a blocking store behind PgBouncer in
+transaction mode. Such files hold what a worker, a producer and a relay ask of a database; the others would take as
+long again and use the same connections in the same ways.
 """
 
 from __future__ import annotations
@@ -24,10 +27,13 @@ from tests.contract.bench import (
 )
 from tests.contract.build import neighbour
 from tests.contract.invariants import broken
+from tests.support.brokers import or_skip
+from tests.support.pgbouncer import MIXING, PgBouncer
 
 SQLITE = ["sqlite-blocking", "sqlite-awaiting"]
 POSTGRESQL = ["postgresql-blocking", "postgresql-awaiting"]
 FUNCTION = ["postgresql-function"]
+POOLED = ["postgresql-pooled"]
 
 
 class Benches:
@@ -44,10 +50,12 @@ class Benches:
         self._loop: LoopThread | None = None
         self._databases: dict[str, Database] = {}
         self._benches: dict[str, Bench] = {}
+        self._pooler: PgBouncer | None = None
 
     def get(self, name: str) -> Bench:
         if name not in self._benches:
-            self._benches[name] = self.open(name)
+            url = self.pooler.url if name in POOLED else None
+            self._benches[name] = self.open(name, url)
         bench = self._benches[name]
         bench.reset()
         return bench
@@ -72,6 +80,15 @@ class Benches:
         if self._loop is None:
             self._loop = LoopThread()
         return self._loop
+
+    @property
+    def pooler(self) -> PgBouncer:
+        """The pooler of this test process; where the program is missing, the test that asks is skipped."""
+        if self._pooler is None:
+            url = self.database("postgresql").url
+            self._pooler = or_skip(lambda: PgBouncer(url, settings=MIXING))
+            self._pooler.take_turns()
+        return self._pooler
 
     def database(self, dialect: str) -> Database:
         if dialect not in self._databases:
@@ -103,6 +120,8 @@ class Benches:
     def close(self) -> None:
         for bench in self._benches.values():
             close_bench(bench)
+        if self._pooler is not None:
+            self._pooler.close()
         for database in self._databases.values():
             database.close()
         if self._loop is not None:
@@ -128,6 +147,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the runs of a test that asks for `bench`."""
     if "bench" in metafunc.fixturenames:
         more = FUNCTION if getattr(metafunc.module, "THROUGH_THE_FUNCTION", False) else []
+        more = more + (POOLED if getattr(metafunc.module, "THROUGH_THE_POOLER", False) else [])
         metafunc.parametrize("bench", [*SQLITE, *POSTGRESQL, *more], indirect=True)
 
 

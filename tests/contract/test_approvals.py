@@ -27,6 +27,8 @@ from tests.contract.build import KIND, MAILER, OWN_KEY, REQUEST, Case, begin, cl
 from tests.contract.governed import GOVERNANCE, LIFE, digest, grant, grant_of, held
 from tests.contract.refusal import refused
 
+THROUGH_THE_POOLER = True
+
 _READ = Callable[[Bench, Case], Any]
 
 

@@ -23,6 +23,8 @@ from tests.contract.bench import START, Bench
 from tests.contract.build import CASES, KIND, PAYLOAD, REQUEST, begin, claim, create
 from tests.contract.refusal import refused
 
+THROUGH_THE_POOLER = True
+
 
 def ids(claims: list[Claim]) -> list[UUID]:
     return [one.job.id for one in claims]

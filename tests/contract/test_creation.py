@@ -21,6 +21,7 @@ from tests.contract.refusal import refused
 from tests.rules.corpus import REFUSED
 
 THROUGH_THE_FUNCTION = True
+THROUGH_THE_POOLER = True
 
 FIELDS: dict[str, Any] = {
     "organization": "acme",
@@ -386,3 +387,13 @@ def test_a_job_of_later_waits_where_claims_do_not_look(bench: Bench) -> None:
     bench.advance(microseconds=1)
     assert claim(bench.service, "A").job.generation == 1
     assert bench.service.claim_job("B") is None
+
+
+def test_a_payload_near_its_limit_in_a_queue_with_a_long_name_is_created_and_claimed(bench: Bench) -> None:
+    """Neither is in what wakes workers: a notification of PostgreSQL holds less than 8,000 bytes."""
+    queue, payload = "q" * 200, {"text": "x" * 1_000_000}
+    made = create(bench.service, queue=queue, payload=payload)
+    claim = bench.service.claim_job("A", queues=[queue])
+    assert claim is not None
+    assert claim.job.id == made.id
+    assert claim.job.payload["text"] == payload["text"]

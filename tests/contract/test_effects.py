@@ -52,6 +52,8 @@ from tests.contract.caller import producer
 from tests.contract.refusal import refused
 from tests.contract.test_join import wait_for_lock
 
+THROUGH_THE_POOLER = True
+
 OUTCOMES: dict[str, Any] = {
     "succeeded": Succeeded(RECEIPT),
     "failed_before_dispatch": FailedBeforeDispatch("no route", retry_after=timedelta(seconds=9)),

@@ -25,6 +25,8 @@ from tests.contract.caller import own
 from tests.contract.refusal import refused
 from tests.contract.test_join import wait_for_lock
 
+THROUGH_THE_POOLER = True
+
 Command = Callable[[DurableJobService, Lease], Any]
 
 COMMANDS: dict[str, Command] = {

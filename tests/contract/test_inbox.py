@@ -19,6 +19,8 @@ from tests.contract.bench import Bench
 from tests.contract.caller import own, producer
 from tests.contract.refusal import refused
 
+THROUGH_THE_POOLER = True
+
 EVENT = Event("acme", "op-1", "quote.accepted", 1, "quote/17", {"quote": 17})
 
 

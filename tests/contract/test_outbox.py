@@ -29,6 +29,8 @@ from tests.contract.bench import Bench, micros
 from tests.contract.caller import own, producer
 from tests.contract.refusal import refused
 
+THROUGH_THE_POOLER = True
+
 LEASE, BACKOFF = timedelta(seconds=60), timedelta(seconds=10)
 FIELDS: dict[str, Any] = {"destination": "mail", "type": "quote.accepted", "data": {"quote": 17}, "tenant": "acme"}
 

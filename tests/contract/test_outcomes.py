@@ -25,6 +25,8 @@ from tests.contract.build import CASES, RECEIPT, begin, claim, create
 from tests.contract.refusal import refused
 from tests.rules.corpus import ACCEPTED, REFUSED, same
 
+THROUGH_THE_POOLER = True
+
 
 def held(bench: Bench, **fields: Any) -> Lease:
     create(bench.service, **fields)

@@ -16,6 +16,8 @@ from tests.contract.bench import NEIGHBOUR, Bench
 from tests.contract.build import CASES, KIND, MAILER, PAYLOAD, RECEIPT, REQUEST, Case, begin, claim, create
 from tests.contract.refusal import refused
 
+THROUGH_THE_POOLER = True
+
 Verb = Callable[[DurableJobService, Case], Any]
 
 VERBS: dict[str, Verb] = {

@@ -306,14 +306,19 @@ class FileStage(Stage):
 
 
 class PostgresStage(Stage):
-    """PostgreSQL; the rows of the run before are deleted."""
+    """
+    PostgreSQL; the rows of the run before are deleted.
+
+    Args:
+        way: Another way to the same database, which the store takes; other programs come directly.
+    """
 
     waits = True
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, way: str | None = None) -> None:
         super().__init__()
         self._url = url
-        self.store = open_store(url, clock=self.clock)
+        self.store = open_store(way or url, clock=self.clock)
         self.store.migrate(test_clock=True)
         self._look = psycopg.connect(url, autocommit=True)
         self._delete = "; ".join(f"DELETE FROM tenure.{table}" for table in TABLES).encode()

@@ -7,6 +7,7 @@ else.
 
 from __future__ import annotations
 
+import contextlib
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -24,6 +25,14 @@ auth_type = any
 pool_mode = transaction
 default_pool_size = {size}
 max_client_conn = 200
+"""
+
+
+# One transaction here and the next one there, and whoever would need a third connection is told instead of waiting.
+MIXING = """
+min_pool_size = 2
+server_round_robin = 1
+query_wait_timeout = 30
 """
 
 
@@ -60,6 +69,13 @@ class PgBouncer(Daemon):
         user = f"{parts.username or 'postgres'}@"
         way = parts._replace(netloc=f"{user}127.0.0.1:{self.port}", query="tenure_prepare=off&tenure_listen=off")
         return urlunsplit(way)
+
+    def take_turns(self) -> None:
+        """Open every connection of the pool, so that with `MIXING` the next transactions take turns on them."""
+        with contextlib.ExitStack() as stack:
+            for _ in range(self._pool_size):
+                client = stack.enter_context(psycopg.connect(self.url.partition("?")[0]))
+                client.execute("SELECT 1")
 
     def prepare(self) -> None:
         """Write the configuration."""

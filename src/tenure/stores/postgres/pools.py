@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 # Seconds: the first and the longest turn of waiting for the pool, and how long a rollback or a cancellation may take.
 _TURN, _TURN_MAX = 0.2, 1.0
-_CLEANING = 1.0
+_CLEANING = 0.25
 
 _IDLE = psycopg.pq.TransactionStatus.IDLE
 _ACTIVE = psycopg.pq.TransactionStatus.ACTIVE
