@@ -133,9 +133,12 @@ READS: dict[str, Story] = {
         lambda b, c: b.run(approvals.approval_of(c.question)),
     ),
     "revoked_since": _reading(lambda c: approvals.revoked_since()),
+    "every_revocation": _reading(lambda c: approvals.every_revocation()),
+    "before_revocation": (governed("ap-1"), lambda b, c: b.run(approvals.before_revocation("acme", "ap-1"))),
     "list_suspects": (_suspect, lambda b, c: b.run(recover.list_suspects())),
     "count_suspects": (_suspect, lambda b, c: b.run(recover.count_suspects())),
     "list_needs": (_suspect, lambda b, c: b.run(recover.list_needs())),
+    "every_need": (_suspect, lambda b, c: b.run(recover.every_need())),
     "find_operations": (_suspect, lambda b, c: b.run(recover.find_operations([KIND], None))),
     "read_doubt": (
         _suspect,
@@ -237,8 +240,8 @@ def _aged(bench: Bench, case: Case) -> Case:
     return case
 
 
-# Two of them read as well, or write past the store.
-LEFT_OUT = {"mark suspects", "replay revocations", "complete two at once"}
+# They read as well, or write past the store.
+LEFT_OUT = {"mark suspects", "replay revocations", "revoke an approval, in a ledger", "complete two at once"}
 
 ACTS: dict[str, Story] = {
     **READS,

@@ -89,7 +89,7 @@ def test_who_runs_work_cannot_say_how_it_ended_and_the_other_way_round() -> None
 def test_a_viewer_runs_only_what_reads() -> None:
     for name in [name for name, roles in MAY.items() if Role.VIEWER in roles]:
         assert name.startswith(
-            ("read_", "get_", "list_", "find_", "show_", "count_", "approval_of", "revoked_since")
+            ("read_", "get_", "list_", "find_", "show_", "count_", "every_", "approval_of", "revoked_since")
         ) or (name in {"stats", "outbox_stats", "oldest_message"})
 
 

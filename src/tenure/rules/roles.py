@@ -48,6 +48,8 @@ _WHAT: dict[frozenset[Role], tuple[str, ...]] = {
     _READERS: (
         "approval_of",
         "count_suspects",
+        "every_need",
+        "every_revocation",
         "find_by_key",
         "find_candidate_scopes",
         "find_candidates",
@@ -125,6 +127,7 @@ _WHAT: dict[frozenset[Role], tuple[str, ...]] = {
     # Tidying, by a loop or by hand.
     _WORKER | _OPERATOR: ("prune_inbox", "prune_messages"),
     _OPERATOR: (
+        "before_revocation",
         "cancel_job",
         "discard_message",
         "drain_queue",
@@ -146,6 +149,7 @@ _WHAT: dict[frozenset[Role], tuple[str, ...]] = {
         "clear_suspicion",
         "mark_copy",
         "readmit_jobs",
+        "readmit_messages",
         "reconcile_dispatched",
         "recover_database",
         "replay_revocations",

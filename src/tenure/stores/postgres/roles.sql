@@ -168,7 +168,8 @@ GRANT UPDATE (seen) ON tenure.inbox TO tenure_operator;
 -- --- repairer: says what became of it ---
 
 GRANT INSERT (epoch, frozen), UPDATE (epoch, frozen) ON tenure.authority TO tenure_repairer;
-GRANT INSERT ON tenure.authority_event TO tenure_repairer;
+GRANT INSERT ON tenure.authority_event, tenure.message_decision TO tenure_repairer;
+GRANT UPDATE (epoch) ON tenure.message_due, tenure.message_later, tenure.message_resting TO tenure_repairer;
 GRANT INSERT, UPDATE ON tenure.evidence, tenure.suspect TO tenure_repairer;
 GRANT DELETE ON tenure.meta TO tenure_repairer;
 GRANT INSERT ON tenure.approval TO tenure_repairer;
