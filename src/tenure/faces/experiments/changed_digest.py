@@ -12,7 +12,7 @@ from tenure.faces.experiments.breaking import replaced
 from tenure.faces.experiments.place import RUN
 from tenure.faces.experiments.shape import Experiment, Notes
 from tenure.faces.experiments.stage import EFFECT, KIND, Stage, letter, refusal
-from tenure.procedures import enqueue
+from tenure.procedures import enqueue, rows
 from tenure.rules import dispatch
 from tenure.rules import inbox as arrivals
 from tenure.rules.digest import request_digest
@@ -36,17 +36,21 @@ def _begins_whatever(job: Job, lease: Lease, name: str, digest: str, *given: Any
     return _begin(same, lease, name, digest, *given, **options)
 
 
-_BROKEN: dict[str, tuple[Any, Any]] = {
-    "event-not-compared": (arrivals.judge, _compares_nothing),
-    "payload-not-compared": (enqueue._refuse_other_meaning, _compares_nothing),  # noqa: SLF001 - taken away on purpose
-    "request-not-compared": (dispatch.begin, _begins_whatever),
+# A payload is compared twice: by the rule, and where the job is read by whoever presents its digest.
+_BROKEN: dict[str, tuple[tuple[Any, Any], ...]] = {
+    "event-not-compared": ((arrivals.judge, _compares_nothing),),
+    "payload-not-compared": (
+        (enqueue._refuse_other_meaning, _compares_nothing),  # noqa: SLF001 - taken away on purpose
+        (rows.read_known, rows.read),
+    ),
+    "request-not-compared": ((dispatch.begin, _begins_whatever),),
 }
 
 
 def _play(stage: Stage, notes: Notes, variant: str | None) -> None:
     with ExitStack() as broken:
         if variant is not None:
-            broken.enter_context(replaced(_BROKEN[variant]))
+            broken.enter_context(replaced(*_BROKEN[variant]))
         _event(stage, notes)
         _payload(stage, notes)
         _request(stage, notes)
