@@ -12,15 +12,18 @@ from typing import Any
 import pytest
 
 from tenure import verbs
+from tenure.connectors.provider import terms
 from tenure.errors import ApprovalRefused, Conflict, EffectRejected, Invalid, LeaseLost, NotFound, Uncertain
 from tenure.procedures import approvals
 from tenure.procedures.approvals import replay_revocations, revoke_approval, revoked_since
 from tenure.procedures.effect import Beginning, begin_effect, begin_effects
+from tenure.procedures.recover import mark_copy, read_doubt, settle_lost
 from tenure.rules.approval import ApprovalState, read_restriction, restriction
 from tenure.rules.digest import request_digest
 from tenure.rules.dispatch import Begun
 from tenure.rules.envelope import governance_digest
-from tenure.rules.outcome import FailedBeforeDispatch, Rejected, Succeeded, Terms
+from tenure.rules.outcome import Accepted, FailedBeforeDispatch, Rejected, Succeeded, Terms
+from tenure.rules.recover import Operation
 from tenure.rules.scope import Scope
 from tests.contract.bench import START, Bench
 from tests.contract.build import KIND, MAILER, OWN_KEY, REQUEST, Case, begin, claim, create
@@ -152,6 +155,26 @@ def test_a_receipt_is_read_without_an_approval_and_a_second_effect_is_not_begun(
     # The same name with another request would be a new call.
     with pytest.raises(ApprovalRefused):
         begin(bench.service, case.lease, request={"to": "somebody else"})
+
+
+def test_a_receipt_that_a_recovery_found_needs_no_approval_either(bench: Bench) -> None:
+    grant(bench)
+    case = held(bench)
+    bench.service.release_job(case.lease, reason="the night")
+    bench.run(mark_copy("op:1", "restored"))
+    # The bench compares the neighbour's rows.
+    bench.sql("DELETE FROM $suspect WHERE tenant <> 'acme'")
+    bench.sql("DELETE FROM $event WHERE tenant <> 'acme' AND name = 'suspected'")
+    doubt = bench.run(read_doubt(case.job_id, [Operation("send", terms(MAILER))]))
+    assert doubt is not None
+    bench.run(settle_lost(case.job_id, doubt.effects[0], Accepted({"id": "r-1"})))
+    bench.service.revoke_approval("ap-1", tenant="acme", reason="not any more", actor="user:2")
+    again = claim(bench.service, "B", start=True)
+    known = bench.service.begin_effect(again.lease, name="send", request=REQUEST, provider=MAILER)
+    assert (known.state, known.receipt) == ("succeeded", {"id": "r-1"})
+    # Another effect would be a new call.
+    with pytest.raises(ApprovalRefused):
+        bench.service.begin_effect(again.lease, name="again", request=REQUEST, provider=MAILER)
 
 
 def test_an_open_effect_is_sent_again_only_while_its_approval_stands(bench: Bench) -> None:

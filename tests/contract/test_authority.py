@@ -272,6 +272,8 @@ def test_bad_arguments_are_refused(bench: Bench, given: dict[str, Any]) -> None:
 
 def test_an_actor_is_required(bench: Bench) -> None:
     create(bench.service)
+    with refused(bench, Invalid, code="BAD_ARGUMENT"):
+        bench.service.rotate_tenant("acme", reason="r", actor="")
     with refused(bench, Invalid, code="ACTOR_REQUIRED"):
         bench.service.rotate_tenant("acme", reason="r")
     assert bench.bound(actor="op:9").rotate_tenant("acme", reason="r").epoch == 2

@@ -207,6 +207,30 @@ def test_messages_become_jobs_once(app: Tenure) -> None:
     ]
 
 
+def test_a_drained_queue_takes_its_messages_later_and_holds_up_nobody(app: Tenure) -> None:
+    @app.job("invoice", queue="bills")
+    def invoice(ctx: Context, payload: dict[str, int]) -> None: ...
+
+    @app.job("note", queue="notes")
+    def note(ctx: Context, payload: dict[str, int]) -> None: ...
+
+    for nth, kind in enumerate(["invoice", "note", "invoice"]):
+        add(app, f"{nth}", destination="jobs", type=kind, data={"quote": nth})
+    messages = sorted((one.message for one in app.service.list_messages()), key=lambda one: one.operation)
+    jobs = app.own_jobs(actor="relay:1")
+
+    async def story() -> None:
+        app.service.drain_queue("bills", actor="op:1")
+        late, made, later = await jobs.deliver(messages)
+        assert isinstance(late, Deferred)
+        assert late.reason.startswith("QUEUE_DRAINING")
+        assert (isinstance(made, Delivered), later) == (True, late)
+        app.service.resume_queue("bills", actor="op:1")
+        assert [isinstance(one, Delivered) for one in await jobs.deliver(messages)] == [True] * 3
+
+    play(app, story)
+
+
 def test_an_outage_costs_what_waits_no_attempts(app: Tenure) -> None:
     add(app, "1")
     seen = Seen()

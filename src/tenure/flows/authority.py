@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 from uuid import UUID
 
-from tenure.errors import Invalid, Refused, TenureError, Unavailable
+from tenure.errors import Invalid, Refused, Unavailable
 from tenure.procedures import approvals, authority, tenants
 from tenure.procedures.authority import Recovered
 from tenure.rules.approval import Approval, restriction, revoked
@@ -126,7 +126,8 @@ def _both(ledger: Ledger, pending: Pending, change: Callable[[], Procedure[T]]) 
     except Unavailable:
         # Perhaps it is in the database: it stays pending, and is applied.
         raise
-    except TenureError:
+    except Exception:
+        # Surely not in the database, whoever refused it; left pending it would be tried again at every tick.
         yield from _write(ledger, withdrawn(pending.id))
         raise
     yield from _write(ledger, confirmed(pending.id))
@@ -141,6 +142,10 @@ def thaw_tenant(ledger: Ledger | None, act: UUID, tenant: str, actor: str, reaso
     after = yield from transact(tenants.thaw(act, tenant, actor, reason))
     if ledger is not None and book is not None:
         yield from _write(ledger, released(tenant, FROZEN))
+        # Somebody may have frozen it again before that was written, and said so to the ledger first.
+        now = yield from transact(tenants.show_tenant(tenant))
+        if now.frozen:
+            yield from _write(ledger, restricted(tenant, FROZEN))
     return after
 
 

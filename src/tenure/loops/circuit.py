@@ -113,4 +113,4 @@ def _paused(answer: Answer, wait: timedelta) -> Answer:
     if not isinstance(answer, Deferred | Together):
         return answer
     wish = answer.retry_after if isinstance(answer, Deferred) else None
-    return Paused(answer.reason, max(wait, wish or timedelta(0)))
+    return Paused(answer.reason, max(wait, min(wish or timedelta(0), timedelta(seconds=WISH_MAX))))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from tenure import errors
 from tenure.connectors.destination import Destination
 from tenure.errors import Conflict, Invalid, TenureError, Unavailable
 from tenure.procedures.enqueue import Created, create
@@ -90,9 +91,12 @@ class OwnJobs(Destination):
             return dict.fromkeys(
                 jobs, Deferred(f"{problem.code}: the database of the jobs did not take them", outage=True)
             )
-        except (Conflict, Invalid) as problem:
+        except (Conflict, Invalid, errors.Refused) as problem:
             if len(jobs) == 1:
-                return dict.fromkeys(jobs, Refused(f"{problem.code}: {problem}"))
+                why = f"{problem.code}: {problem}"
+                # What the state refuses now, such as a queue that is drained, it may take later.
+                later = isinstance(problem, errors.Refused)
+                return dict.fromkeys(jobs, Deferred(why) if later else Refused(why))
             # One of them is refused and took the others along: half and half, until it is found.
             numbers = list(jobs)
             middle = len(numbers) // 2

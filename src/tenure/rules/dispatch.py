@@ -116,7 +116,7 @@ def begin(
     refuse_unidentified(job)
     known = find_effect(job, name)
     # A receipt is a fact about the past, and giving it out sends nothing: that needs no approval.
-    there = known is not None and known.state is EffectState.SUCCEEDED and known.request_digest == digest
+    there = known is not None and known.state is EffectState.SUCCEEDED and known.request_digest in {"", digest}
     admission = None if there else admit(job, approval, now)
     if timeout <= timedelta(0):
         raise Invalid(f"an effect's deadline must be longer than zero, not {timeout}", code="BAD_DURATION")

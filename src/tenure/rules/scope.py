@@ -33,12 +33,14 @@ class Scope:
 
     def who(self, actor: str | None) -> str:
         """Require an actor."""
-        if actor is None and self.actor is None:
+        if actor is not None:
+            return check_text("actor", actor)
+        if self.actor is None:
             raise Invalid(
                 "say who asks: actor='user:42', or bind one with DurableJobService(..., actor=...)",
                 code="ACTOR_REQUIRED",
             )
-        return actor or self.actor or ""
+        return self.actor
 
     def maybe(self, actor: str | None) -> str | None:
         """Give the actor where somebody named one."""

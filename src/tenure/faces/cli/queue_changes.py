@@ -16,7 +16,8 @@ from tenure.rules.queues import Contents, QueueChange, QueueState
 from tenure.service import DurableJobService
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue; it need not have any jobs.")]
-Actor = Annotated[str | None, typer.Option(help="Who asks, for the record; you when left out.")]
+_TRANSFERRING = "it is being transferred"
+Actor = Annotated[str | None, typer.Option(envvar="TENURE_ACTOR", help="Who asks, for the record; you when left out.")]
 Why = Annotated[str | None, typer.Option(help="Why, for the record.")]
 # Seconds between two looks at a queue that somebody waits for.
 LOOK_EVERY = 0.5
@@ -99,7 +100,9 @@ def _transfer_when_free(
 ) -> QueueState:
     """Transfer a queue once its last lease is over; nothing new is claimed meanwhile."""
     (before,) = service.show_queues(name)
-    service.pause_queue(name, reason="it is being transferred")
+    paused = service.pause_queue(name, reason=_TRANSFERRING)
+    # A pause that somebody else made, before or at this moment, is theirs to take back.
+    ours = before.paused_at is None and (paused.pause_reason, paused.paused_by) == (_TRANSFERRING, service.scope.actor)
     done: list[QueueState] = []
     problems: list[Refused] = []
 
@@ -117,8 +120,8 @@ def _transfer_when_free(
         if not _wait(look, lambda: f"queue {name} still has live leases", seconds, quiet=quiet):
             raise problems[-1]
     finally:
-        # A pause that somebody else made is theirs to take back; and a drain that was there goes on.
-        if before.paused_at is None:
+        # A drain that was there goes on.
+        if ours:
             service.resume_queue(name, keep_draining=True)
     (state,) = service.show_queues(name)
     return state

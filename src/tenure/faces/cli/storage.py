@@ -146,7 +146,7 @@ def _beside(made: Store) -> list[dict[str, Any]]:
         found.append(_finding("suspects", f"{other['suspects']} jobs of a restored copy; see `tenure suspects list`"))
     stopped = [one.name for one in made.run(show_queues()) if one.paused_at or one.draining_at]
     if stopped:
-        found.append(_finding("queues", f"paused or drained: {', '.join(sorted(stopped))}; see `tenure queues show`"))
+        found.append(_finding("queues", f"paused or drained: {', '.join(sorted(stopped))}; see `tenure queues list`"))
     return found
 
 
