@@ -9,8 +9,8 @@ PY := .venv/bin/python
 SEED ?= 1
 ARGS ?=
 TESTS ?= tests
-# Nearly half of a test is waiting, for a disk or a clock.
-WORKERS ?= $(shell $(PY) -c 'import os; print((os.cpu_count() or 2) * 3 // 2)')
+# More than half of a test is waiting, for a disk, a clock or a deadline.
+WORKERS ?= $(shell $(PY) -c 'import os; print((os.cpu_count() or 2) * 5 // 2)')
 PYTEST = $(PY) -m pytest -n $(WORKERS) --dist worksteal -p no:cacheprovider --randomly-seed=$(SEED)
 
 help: ## list the targets

@@ -348,6 +348,7 @@ def is_handed_over_and_stopped(process: Process) -> None:
     process.enqueue()
     everybody = DurableJobService(process.store, actor="op:1")
     (queue,) = everybody.show_queues()
+    everybody.set_queue(queue.name, fair=False)
     everybody.pause_queue(queue.name, reason="it moves")
     everybody.drain_queue(queue.name)
     everybody.transfer_queue(queue.name, owner="others", expected=None, with_work=True)
