@@ -199,5 +199,5 @@ def _wait(look: Callable[[], bool], left: Callable[[], str], seconds: float, *, 
         if not quiet and left() != said:
             said = left()
             sys.stderr.write(f"{said}\n")
-        time.sleep(min(LOOK_EVERY, rest))
+        time.sleep(min(LOOK_EVERY, rest))  # what other processes do to a queue can only be looked for
     return True
