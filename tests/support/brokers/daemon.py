@@ -133,6 +133,8 @@ class Daemon(ABC):
     def pause(self) -> None:
         """Let it answer nothing, with all its connections open."""
         os.kill(self.pid, signal.SIGSTOP)
+        # The signal is on its way when `kill` returns: threads on another core may still answer.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let it go on."""
