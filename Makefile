@@ -4,6 +4,9 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo test check fix contract simulate crash bench bench-peers bench-long docs nightly build clean setup
 
+# The tests start hundreds of processes, and each would compile the library anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 PY := .venv/bin/python
 # One seed for every run of a change, so that a red test is red again; `make nightly` takes a new one and prints it.
 SEED ?= 1
