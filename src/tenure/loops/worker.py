@@ -36,7 +36,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tenure.attempt import Attempt, Runtime
-from tenure.errors import Invalid
+from tenure.errors import Invalid, echo
 from tenure.journal.receipts import ReceiptJournal
 from tenure.loops.attempts import STOP_GRACE, Attempts
 from tenure.loops.authority import AUTHORITY_EVERY, AuthorityWatch
@@ -116,7 +116,7 @@ class Worker:
         worker_id: str | None = None,
     ) -> None:
         if type(concurrency) is not int or concurrency < 1:
-            raise Invalid(f"concurrency must be a whole number from 1, not {concurrency!r}", code="BAD_ARGUMENT")
+            raise Invalid(f"concurrency must be a whole number from 1, not {echo(concurrency)}", code="BAD_ARGUMENT")
         if isinstance(queues, str) or isinstance(kinds, str):
             raise Invalid("queues and kinds are lists of names, not one text", code="BAD_ARGUMENT")
         chosen = [app.registry.find(name) for name in kinds] if kinds is not None else list(app.registry)

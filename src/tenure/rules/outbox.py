@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from tenure.errors import Invalid
+from tenure.errors import Invalid, echo
 from tenure.rules.authority import Authority
 from tenure.rules.creation import ATTEMPTS_MAX, check_id, check_instant, check_text
 from tenure.rules.digest import message_digest
@@ -181,7 +181,7 @@ def type_name(value: object) -> str:
 def check_whole(name: str, value: int, most: int) -> None:
     """Require a whole number from 1."""
     if type(value) is not int or not 1 <= value <= most:
-        raise Invalid(f"{name} must be a whole number from 1 to {most}, not {value!r:.40}", code="BAD_ARGUMENT")
+        raise Invalid(f"{name} must be a whole number from 1 to {most}, not {echo(value)}", code="BAD_ARGUMENT")
 
 
 # --- what may go ------------------------------------------------------------------------------------------------------

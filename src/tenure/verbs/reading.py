@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 from tenure.errors import Invalid
 from tenure.procedures import inspect as reading
-from tenure.rules.creation import check_id, check_text
+from tenure.rules.creation import check_id, check_member, check_text
 from tenure.rules.event import Event
 from tenure.rules.job import Job
 from tenure.rules.scope import Scope
@@ -60,22 +59,12 @@ def list_jobs(
         tenant=scope.narrow(tenant),
         organization=organization,
         project=project,
-        status=None if status is None else _known(Status, status),
-        phase=None if phase is None else _known(Phase, phase),
+        status=None if status is None else check_member("status", status, Status),
+        phase=None if phase is None else check_member("phase", phase, Phase),
         queue=queue,
         limit=limit,
         after=after,
     )
-
-
-def _known(kind: Any, value: Any) -> Any:
-    try:
-        return kind(value)
-    except ValueError:
-        raise Invalid(
-            f"{value!r} is no {kind.__name__.lower()}; known are {', '.join(one.value for one in kind)}",
-            code="BAD_ARGUMENT",
-        ) from None
 
 
 def list_job_events(scope: Scope, job_id: UUID) -> Procedure[list[Event]]:

@@ -34,7 +34,7 @@ def list_suspects(
         limit: At most 1,000.
         after: The id of the last job of the page before.
     """
-    return recover.list_suspects(scope.narrow(tenant), limit, after)
+    return recover.list_suspects(scope.narrow(tenant), limit, _after(after))
 
 
 def count_suspects(scope: Scope, *, tenant: str | None = None) -> Procedure[dict[str, dict[str, int]]]:
@@ -52,7 +52,7 @@ def list_effects_needing_evidence(
         limit: Of jobs, at most 1,000; a job may have several.
         after: The id of the last job of the page before.
     """
-    return recover.list_needs(scope.narrow(tenant), limit, after)
+    return recover.list_needs(scope.narrow(tenant), limit, _after(after))
 
 
 def clear_suspicion(scope: Scope, job_id: UUID, *, reason: str, actor: str | None = None) -> Procedure[Job]:
@@ -107,4 +107,10 @@ def reconcile_suspects(
             return NoAnswer(f"provider {effect.provider!r} was not given")
         return await lookup_bounded(found, effect.operation_key, found.timeout)
 
-    return flows.reconcile_suspects(ask, operations=known, tenant=scope.narrow(tenant), limit=limit, after=after)
+    return flows.reconcile_suspects(
+        ask, operations=known, tenant=scope.narrow(tenant), limit=limit, after=_after(after)
+    )
+
+
+def _after(after: UUID | None) -> UUID | None:
+    return None if after is None else check_id("after", after)
