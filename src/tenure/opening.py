@@ -21,7 +21,7 @@ from tenure.errors import Invalid, TenureError
 from tenure.journal.ledger import COMPACT_ENTRIES, FileLog, LogLedger
 from tenure.procedures.authority import compare, read_facts
 from tenure.rules.ledger import Book, Facts, judge
-from tenure.rules.roles import check_role, is_role
+from tenure.rules.roles import check_role, check_role_name, is_role
 from tenure.stores.contract import AsyncStore, Clock, Store
 
 SUFFIX = ".ledger"
@@ -85,7 +85,10 @@ async def open_async_store(
 
 def _role(url: str, role: str | None) -> dict[str, Any]:
     """Give what a store is opened with so that its holder can do what a role may."""
-    if role is None or not is_role(role):
+    if role is None:
+        return {"role": None}
+    check_role_name(role)
+    if not is_role(role):
         return {"role": role}
     database = None if url.partition(":")[0].lower() == "sqlite" else f"tenure_{role}"
     return {"role": database, "allows": partial(check_role, role)}
