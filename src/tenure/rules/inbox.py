@@ -138,11 +138,9 @@ def check_window(replay_window: timedelta, retention: timedelta | None) -> tuple
     Raises:
         Invalid: RETENTION_TOO_SHORT, with both values.
     """
-    for name, value in (("replay_window", replay_window), ("retention", retention)):
-        if value is None and name == "retention":
-            continue
-        if not isinstance(value, timedelta) or not timedelta(0) < value <= 2 * REPLAY_WINDOW_MAX:
-            raise Invalid(f"{name} must be a timedelta above zero, of ten years at most", code="BAD_DURATION")
+    _check_span("replay_window", replay_window, REPLAY_WINDOW_MAX)
+    if retention is not None:
+        _check_span("retention", retention, _RETENTION_WINDOWS * REPLAY_WINDOW_MAX)
     kept = replay_window * _RETENTION_WINDOWS if retention is None else retention
     if kept < replay_window:
         raise Invalid(
@@ -151,6 +149,11 @@ def check_window(replay_window: timedelta, retention: timedelta | None) -> tuple
             code="RETENTION_TOO_SHORT",
         )
     return replay_window, kept
+
+
+def _check_span(name: str, value: object, most: timedelta) -> None:
+    if not isinstance(value, timedelta) or not timedelta(0) < value <= most:
+        raise Invalid(f"{name} must be a timedelta above zero, of {most.days} days at most", code="BAD_DURATION")
 
 
 def judge(arrival: Arrival, *, digest: str, delivered: str | None) -> None:
