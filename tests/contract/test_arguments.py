@@ -116,6 +116,11 @@ OTHERS: dict[str, Call] = {
     "key of evidence": lambda s, v, c: s.submit_evidence(None, Accepted(1), attempt_id=c.lease.attempt_id),
     "state": lambda s, v, c: s.list_messages(state=True),
     "job_ids": lambda s, v, c: s.readmit_jobs("acme", reason="r", job_ids=True),
+    "many": lambda s, v, c: s.create_jobs(None),
+    "providers": lambda s, v, c: s.reconcile_suspects(providers=None),
+    "one of the providers": lambda s, v, c: s.reconcile_suspects(providers=["mailer"]),
+    "operations": lambda s, v, c: s.reconcile_suspects(operations=[KIND]),
+    "one of the operations": lambda s, v, c: s.reconcile_suspects(operations={KIND: ["send"]}),
     "one of many": lambda s, v, c: s.create_jobs(["x"]),
 }
 

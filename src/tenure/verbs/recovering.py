@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
-from tenure.connectors.provider import LOOKUP_TIMEOUT, Provider, ask_bounded, lookup_bounded, terms
-from tenure.errors import Invalid
+from tenure.connectors.provider import LOOKUP_TIMEOUT, Provider, ask_bounded, check_provider, lookup_bounded, terms
+from tenure.errors import Invalid, echo
 from tenure.flows import recover as flows
 from tenure.flows.recover import Reconciled
 from tenure.flows.sweep import Lookup
@@ -88,10 +89,15 @@ def reconcile_suspects(
         after: `Reconciled.after` of the page before; None begins.
         lookup_timeout: How long `lookup` may take; providers have their own timeout.
     """
-    by_name = {provider.name: provider for provider in providers}
+    if not isinstance(providers, Iterable):
+        raise Invalid(f"providers is a list of providers, not {echo(providers)}", code="BAD_ARGUMENT")
+    by_name: dict[str, Provider] = {}
+    for provider in providers:
+        check_provider(provider)
+        by_name[provider.name] = provider
     known: dict[str, list[Operation]] = {}
-    for kind, effects in (operations or {}).items():
-        for name, provider in effects.items():
+    for kind, effects in _mapping("operations", operations or {}).items():
+        for name, provider in _mapping("each of operations", effects).items():
             known.setdefault(kind, []).append(Operation(check_name(name), terms(provider)))
             by_name.setdefault(provider.name, provider)
     if not isinstance(lookup_timeout, timedelta) or lookup_timeout <= timedelta(0):
@@ -110,6 +116,16 @@ def reconcile_suspects(
     return flows.reconcile_suspects(
         ask, operations=known, tenant=scope.narrow(tenant), limit=limit, after=_after(after)
     )
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Invalid(
+            f"{name} names providers by kind and effect, {{'send_quote': {{'send': mailer}}}}, and is not "
+            f"{echo(value)}",
+            code="BAD_ARGUMENT",
+        )
+    return value
 
 
 def _after(after: UUID | None) -> UUID | None:
