@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,9 @@ REFUSED = (
     "CREATE INDEX tenure_index ON own (value)",
     "ALTER TABLE own RENAME TO tenure_new",
     "ALTER TABLE scratch RENAME TO tenure_queue",
+    "CREATE TABLE mine (job REFERENCES tenure_ready (job_id))",
+    "CREATE TABLE mine (job, tenant, FOREIGN KEY (job, tenant) REFERENCES/**/[Tenure_ready] ON DELETE CASCADE)",
+    "ALTER TABLE own ADD COLUMN job REFERENCES 'tenure_ready' (job_id)",
     "ANALYZE",
     "ATTACH ':memory:' AS beside",
     "DETACH main",
@@ -45,6 +49,12 @@ ALLOWED = (
     "CREATE INDEX mine_index ON mine (less)",
     "CREATE VIEW mine_view AS SELECT * FROM tenure_job",
     "CREATE TRIGGER mine_trigger AFTER INSERT ON mine BEGIN DELETE FROM own; END",
+    "CREATE TABLE child (mine REFERENCES mine)",
+    "CREATE TEMP TABLE beside (mine REFERENCES mine)",
+    "INSERT INTO own VALUES ('references tenure_ready')",
+    "SAVEPOINT mine -- references",
+    "ROLLBACK TO mine -- references",
+    "DROP TABLE child",
     "INSERT INTO mine VALUES (1, 2)",
     "CREATE TEMP TABLE aside AS SELECT * FROM mine",
     "CREATE TEMP TRIGGER aside_trigger AFTER INSERT ON aside BEGIN DELETE FROM mine; END",
@@ -101,6 +111,21 @@ def test_what_is_the_callers_own_is_allowed(store: Store) -> None:
         for sql in ALLOWED:
             tx.execute(sql).fetchall()
     assert enqueue(store, "k-1")
+
+
+def test_what_a_caller_had_before_and_a_mistake_of_the_callers_own_are_no_matter_of_roles(
+    store: Store, tmp_path: Path
+) -> None:
+    with open_store(f"sqlite:///{tmp_path}/jobs.db") as owner, owner.transaction() as tx:
+        tx.execute(
+            "CREATE TABLE theirs (job, tenant, FOREIGN KEY (job, tenant) REFERENCES tenure_job ON DELETE CASCADE)"
+        )
+    with store.transaction() as tx:
+        tx.execute("CREATE TABLE mine (value PRIMARY KEY REFERENCES mine)")
+        with pytest.raises(sqlite3.OperationalError, match="already exists"):
+            tx.execute("CREATE TABLE mine (value REFERENCES mine)")
+        with pytest.raises(sqlite3.OperationalError, match="syntax error"):
+            tx.execute("CREATE TABLE REFERENCES")
 
 
 def test_a_trigger_on_a_callers_table_is_judged_by_what_it_does(store: Store) -> None:

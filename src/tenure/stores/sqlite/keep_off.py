@@ -2,13 +2,16 @@
 What a statement of the caller's may not do in a block of a store that was opened with a role.
 
 Our tables are written by procedures, and those are judged by the role. A statement of the caller's would get round that
-where it writes them, hangs something on them, puts something of the same name before them, or leaves the connection,
+where it writes them, hangs something on them, puts something of the same name before them, refers to them by a
+foreign key, or leaves the connection,
 which the store goes on using, with another setting. Everything of the caller's own stays allowed, temporary tables too.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
+from typing import Any
 
 _PREFIX = "tenure_"
 
@@ -50,6 +53,13 @@ _ASKED = frozenset({"json_each", "json_tree"})
 # The new name of a renamed table is not told, and could be one of ours.
 _RENAMES = "sqlite_rename_table"
 
+_TABLES = frozenset({sqlite3.SQLITE_ALTER_TABLE, sqlite3.SQLITE_CREATE_TABLE})
+# Of the caller's tables on ours. A temporary table refers to temporary tables only.
+_FOREIGN_KEYS = r"""
+    SELECT count(*) FROM main.sqlite_master t, pragma_foreign_key_list(t.name) f
+    WHERE t.type = 'table' AND t.name NOT LIKE 'tenure\_%' ESCAPE '\' AND f."table" LIKE 'tenure\_%' ESCAPE '\'
+"""
+
 # With an argument these read; every other one sets something.
 _READS = frozenset(
     {
@@ -88,3 +98,46 @@ def _refused(action: int, first: str | None, second: str | None) -> bool:
         name = (first or "").lower()
         return name in _ACTS if second is None else name not in _READS
     return action in {sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH}
+
+
+def refers(connection: sqlite3.Connection, sql: str, params: Sequence[Any] | dict[str, Any]) -> bool:
+    """
+    Say whether a statement makes a foreign key on a table of ours, which would refuse our deletes from then on.
+
+    The authorizer is not told of keys, so a statement that may make one is tried and taken back.
+    """
+    if "references" not in sql.lower():
+        return False
+    cursor = sqlite3.Cursor(connection)
+    if not _makes_table(connection, cursor, sql, params):
+        return False
+    (before,) = cursor.execute(_FOREIGN_KEYS).fetchone()
+    cursor.execute("SAVEPOINT tenure_trial")
+    try:
+        cursor.execute(sql, params)
+        (after,) = cursor.execute(_FOREIGN_KEYS).fetchone()
+    except sqlite3.Error:
+        return False  # it fails again when it is run, and is the caller's to hear
+    finally:
+        cursor.execute("ROLLBACK TO tenure_trial")
+        cursor.execute("RELEASE tenure_trial")
+    return bool(after > before)
+
+
+def _makes_table(
+    connection: sqlite3.Connection, cursor: sqlite3.Cursor, sql: str, params: Sequence[Any] | dict[str, Any]
+) -> bool:
+    actions: set[int] = set()
+
+    def look(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        actions.add(action)
+        return keep_off(action, first, second)
+
+    connection.set_authorizer(look)
+    try:
+        cursor.execute(f"EXPLAIN {sql}", params).fetchall()
+    except (sqlite3.Error, sqlite3.Warning):
+        return False
+    finally:
+        connection.set_authorizer(None)
+    return bool(actions & _TABLES)

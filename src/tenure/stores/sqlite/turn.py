@@ -21,7 +21,7 @@ from tenure.stores.sqlite.answers import Answers
 from tenure.stores.sqlite.clock import HostClock, Instants, ReplacedClock
 from tenure.stores.sqlite.connect import plain_text
 from tenure.stores.sqlite.failures import code_of, raise_typed
-from tenure.stores.sqlite.keep_off import keep_off
+from tenure.stores.sqlite.keep_off import keep_off, refers
 from tenure.yields import AfterCommit, Procedure, Rows
 
 if TYPE_CHECKING:
@@ -86,6 +86,15 @@ def run_inside(
     return value
 
 
+def _kept_off() -> Refused:
+    return Refused(
+        "in a store that was opened with a role the tables of tenure are written through procedures alone, not by SQL, "
+        "and a block leaves what would stand before them or hang on them, names of tables and the settings of the "
+        "connection as they are; run the procedure, or open a store without a role",
+        code="ROLE_DENIED",
+    )
+
+
 class Turn:
     """
     A transaction on the writer connection; see `contract.Transaction`.
@@ -123,18 +132,15 @@ class Turn:
             if self._engine.allows is None:
                 return self.connection.execute(sql, params)
             # Our tables are written by procedures alone, and those are judged. Asked when a statement is prepared.
+            if refers(self.connection, sql, params):
+                raise _kept_off()
             self.connection.set_authorizer(keep_off)
             try:
                 return self.connection.execute(sql, params)
             except sqlite3.DatabaseError as error:
                 if "not authorized" not in str(error) and "prohibited" not in str(error):
                     raise
-                raise Refused(
-                    "in a store that was opened with a role the tables of tenure are written through procedures alone, "
-                    "not by SQL, and a block leaves what would stand before them, names of tables and the settings of "
-                    "the connection as they are; run the procedure, or open a store without a role",
-                    code="ROLE_DENIED",
-                ) from None
+                raise _kept_off() from None
             finally:
                 self.connection.set_authorizer(None)
 
