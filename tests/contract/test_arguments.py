@@ -75,6 +75,12 @@ TEXTS: dict[str, Call] = {
     "list: queue": lambda s, v, c: s.list_jobs(queue=v),
     "list: tenant": lambda s, v, c: s.list_jobs(tenant=v),
     "find: project": lambda s, v, c: s.find_by_idempotency_key(project=v, idempotency_key="k", tenant="acme"),
+    "find: organization": lambda s, v, c: s.find_by_idempotency_key(
+        project="p1", idempotency_key="k", tenant="acme", organization=v
+    ),
+    "find: organization alone": lambda s, v, c: s.find_by_idempotency_key(
+        project="p1", idempotency_key="k", organization=v
+    ),
     "find: key": lambda s, v, c: s.find_by_idempotency_key(project="p1", idempotency_key=v, tenant="acme"),
     "candidates: project": lambda s, v, c: s.find_reconciliation_candidates(organization="acme", project=v),
 }
@@ -175,6 +181,7 @@ def test_the_controls(bench: Bench) -> None:
     assert service.list_jobs(tenant="acme", organization="acme", project="p1", queue="default", after=None)
     assert service.claim_job("A", organization="acme", queues=(), kinds=(), lease_duration=timedelta(minutes=1)) is None
     assert service.create_jobs(iter([])) == []
+    assert service.find_by_idempotency_key(project="p1", idempotency_key="k", organization="acme") is None
     assert [job.id for job in service.list_jobs(status="running", phase="LEASED", limit=1)] == [case.job_id]
     assert service.list_messages(state=("due", "later"), limit=1) == service.list_messages(state="held") == []
     assert service.list_approvals(tenant="acme", state="granted") == service.list_suspects(after=case.job_id) == []

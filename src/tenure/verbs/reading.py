@@ -23,6 +23,8 @@ def find_by_idempotency_key(
     scope: Scope, *, project: str, idempotency_key: str, tenant: str | None = None, organization: str | None = None
 ) -> Procedure[Job | None]:
     """Give the job that has a key, or None; the tenant is the binding's, the argument's, or the organization."""
+    if organization is not None:
+        check_text("organization", organization)
     owner = scope.narrow(tenant) or organization
     if owner is None:
         raise Invalid("say whose key it is: tenant= or organization=", code="TENANT_REQUIRED")
