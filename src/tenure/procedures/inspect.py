@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from tenure.errors import Invalid, echo
 from tenure.procedures.records import (
     NO_NOTES,
     Placed,
@@ -19,6 +18,7 @@ from tenure.procedures.records import (
     placed,
 )
 from tenure.procedures.rows import in_scope, read
+from tenure.rules.bounds import check_whole
 from tenure.rules.effect import MARK, Effect, StoredEvidence
 from tenure.rules.event import Event
 from tenure.rules.job import Job
@@ -91,8 +91,7 @@ def list_jobs(
         limit: At most 1,000.
         after: The id of the last job of the page before.
     """
-    if type(limit) is not int or not 1 <= limit <= LIST_MAX:
-        raise Invalid(f"limit must be a whole number from 1 to {LIST_MAX}, not {echo(limit)}", code="BAD_ARGUMENT")
+    check_whole("limit", limit, LIST_MAX)
     wanted = _wanted(status, phase)
     jobs: list[Job] = []
     while len(jobs) < limit:

@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from tenure.errors import Conflict, Invalid, echo
+from tenure.rules.bounds import check_span, check_whole
 from tenure.rules.creation import check_text
 from tenure.rules.digest import message_digest
-from tenure.rules.outbox import VERSION_MAX, check_whole
+from tenure.rules.outbox import VERSION_MAX
 from tenure.rules.outcome import Json
 from tenure.rules.payload import check_object
 
@@ -138,11 +139,9 @@ def check_window(replay_window: timedelta, retention: timedelta | None) -> tuple
     Raises:
         Invalid: RETENTION_TOO_SHORT, with both values.
     """
-    for name, value in (("replay_window", replay_window), ("retention", retention)):
-        if value is None and name == "retention":
-            continue
-        if not isinstance(value, timedelta) or not timedelta(0) < value <= 2 * REPLAY_WINDOW_MAX:
-            raise Invalid(f"{name} must be a timedelta above zero, of ten years at most", code="BAD_DURATION")
+    check_span("replay_window", replay_window, most=2 * REPLAY_WINDOW_MAX)
+    if retention is not None:
+        check_span("retention", retention, most=2 * REPLAY_WINDOW_MAX)
     kept = replay_window * _RETENTION_WINDOWS if retention is None else retention
     if kept < replay_window:
         raise Invalid(

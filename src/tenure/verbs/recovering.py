@@ -7,12 +7,12 @@ from datetime import timedelta
 from uuid import UUID
 
 from tenure.connectors.provider import LOOKUP_TIMEOUT, Provider, ask_bounded, lookup_bounded, terms
-from tenure.errors import Invalid
 from tenure.flows import recover as flows
 from tenure.flows.recover import Reconciled
 from tenure.flows.sweep import Lookup
 from tenure.procedures import recover
 from tenure.procedures.recover import Suspect
+from tenure.rules.bounds import check_span
 from tenure.rules.creation import check_id
 from tenure.rules.effect import Effect, check_name
 from tenure.rules.job import Job
@@ -94,8 +94,7 @@ def reconcile_suspects(
         for name, provider in effects.items():
             known.setdefault(kind, []).append(Operation(check_name(name), terms(provider)))
             by_name.setdefault(provider.name, provider)
-    if not isinstance(lookup_timeout, timedelta) or lookup_timeout <= timedelta(0):
-        raise Invalid("lookup_timeout is a timedelta above zero", code="BAD_DURATION")
+    check_span("lookup_timeout", lookup_timeout)
 
     async def ask(job: Job, effect: Effect) -> Evidence:
         if effect.provider is None:
