@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tenure.errors import Refused, echo
 from tenure.procedures.records import identity, instant, maybe_instant, maybe_micros
 from tenure.rules import queues
 from tenure.rules.bounds import check_whole
-from tenure.rules.creation import check_text
 from tenure.rules.queues import Contents, LiveLease, QueueChange, QueueState
 from tenure.yields import FRESH, Command, Row, Script, Statement, procedure
 
@@ -189,22 +187,6 @@ def list_queue_changes(name: str, *, limit: int = 100) -> Script[list[QueueChang
     check_whole("limit", limit, CHANGES_MAX)
     rows = yield Statement("queue_changes", {"queue": name, "limit": limit})
     return [QueueChange(row[0], instant(row[1]), *row[2:]) for row in rows]
-
-
-def unbound(name: str, tenant: str | None) -> str:
-    """
-    Check the name of a queue that is to be changed.
-
-    Raises:
-        Refused: TENANT_BOUND, a queue is everybody's.
-    """
-    check_text("queue", name)
-    if tenant is not None:
-        raise Refused(
-            f"a service that is bound to tenant {echo(tenant)} does not change queues: they are everybody's",
-            code="TENANT_BOUND",
-        )
-    return name
 
 
 def _contents(rows: Iterable[Row]) -> dict[str, Contents]:
