@@ -18,6 +18,7 @@ import typer
 from tenure.app import Tenure
 from tenure.errors import Invalid
 from tenure.opening import open_store
+from tenure.service import DurableJobService
 from tenure.stores.contract import Store
 
 StoreUrl = Annotated[
@@ -35,6 +36,9 @@ LedgerPlace = Annotated[
         show_envvar=True,
     ),
 ]
+OnlyTenant = Annotated[str | None, typer.Option("--tenant", help="Only this tenant.")]
+Actor = Annotated[str | None, typer.Option(envvar="TENURE_ACTOR", help="Who asks, for the record; you when left out.")]
+Reason = Annotated[str, typer.Option(help="Why; kept in the record.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON with stable field names.")]
 AppName = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, as in app:app.")]
 
@@ -69,6 +73,21 @@ def opened(url: str | None, ledger: str | None = None) -> Iterator[Store]:
             yield store
         finally:
             store.close()
+
+
+@contextmanager
+def serving(
+    url: str | None, ledger: str | None = None, *, tenant: str | None = None, actor: str | None = None
+) -> Iterator[DurableJobService]:
+    """
+    Open the store of a command that needs nothing of it but verbs.
+
+    Args:
+        tenant: The only one that it sees.
+        actor: Who asks; the person at the keyboard when left out.
+    """
+    with opened(url, ledger) as store:
+        yield DurableJobService(store, tenant=tenant, actor=actor or who())
 
 
 @contextmanager
