@@ -112,7 +112,7 @@ def loaded(name: str, url: str | None = None, ledger: str | None = None) -> Iter
     """Import an app like `load_app`, for as long as a command uses it."""
     app = load_app(name, url, ledger)
     # The app keeps its URL to itself because of the password in it.
-    with naming(masked(url or app._url)):  # noqa: SLF001
+    with naming(masked(url or app._stores.url)):  # noqa: SLF001
         yield app
 
 
