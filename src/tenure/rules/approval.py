@@ -31,21 +31,12 @@ _DIGEST = re.compile(r"v1:[0-9a-f]{64}")
 
 
 class ApprovalState(StrEnum):
-    """How an approval stands."""
+    """How an approval stands; `expired` is never written, it is what the clock says."""
 
     GRANTED = "granted"
     CONSUMED = "consumed"
     EXPIRED = "expired"
     REVOKED = "revoked"
-
-
-# The only moves there are. `expired` is never written: it is what the clock says. See the file's head.
-APPROVAL_MOVES: Mapping[ApprovalState, frozenset[ApprovalState]] = {
-    ApprovalState.GRANTED: frozenset({ApprovalState.CONSUMED, ApprovalState.EXPIRED, ApprovalState.REVOKED}),
-    ApprovalState.CONSUMED: frozenset({ApprovalState.EXPIRED, ApprovalState.REVOKED}),
-    ApprovalState.EXPIRED: frozenset({ApprovalState.REVOKED}),
-    ApprovalState.REVOKED: frozenset(),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
