@@ -25,8 +25,8 @@ REPLAY_WINDOW_MAX = timedelta(days=3650)
 _RETENTION_WINDOWS = 2
 
 
-class Received(Protocol):
-    """What an event that is received must have; a `Message` has it, and so has `Event`."""
+class Receivable(Protocol):
+    """What an event that is received must have; a `Message` has it, and so has `IncomingEvent`."""
 
     @property
     def tenant(self) -> str:
@@ -60,7 +60,7 @@ class Received(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class IncomingEvent:
     """A message as a consumer makes it of what arrived, in whatever form that came."""
 
     tenant: str
@@ -72,7 +72,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class Received:
     """
     What a consumer is told.
 
@@ -100,7 +100,7 @@ class Arrival(NamedTuple):
     delivery_id: str
 
 
-def check_arrival(consumer: str, event: Received, delivery_id: str) -> Arrival:
+def check_arrival(consumer: str, event: Receivable, delivery_id: str) -> Arrival:
     """
     Check what arrived; the digest is computed here and not believed.
 
@@ -112,7 +112,9 @@ def check_arrival(consumer: str, event: Received, delivery_id: str) -> Arrival:
     fields: dict[str, Any] = {}
     for name in ("tenant", "operation", "type", "version", "subject", "data"):
         if not hasattr(event, name):
-            raise Invalid(f"the event has no {name}; make a tenure.inbox.Event of what arrived", code="BAD_EVENT")
+            raise Invalid(
+                f"the event has no {name}; make a tenure.inbox.IncomingEvent of what arrived", code="BAD_EVENT"
+            )
         fields[name] = getattr(event, name)
     for name in ("tenant", "operation", "type"):
         check_text(name, fields[name])
