@@ -10,7 +10,7 @@ import typer
 
 from tenure.errors import Invalid
 from tenure.faces.cli.options import Actor, AsJson, LedgerPlace, Reason, StoreUrl, serving
-from tenure.faces.cli.show import approval_fields, table, write_json
+from tenure.faces.cli.show import approval_fields, counted, table, write_json
 from tenure.rules.approval import Approval
 from tenure.rules.envelope import Fact
 from tenure.rules.payload import parse
@@ -84,7 +84,7 @@ def list_(
         write_json([approval_fields(one) for one in found])
         return
     table(
-        "1 approval" if len(found) == 1 else f"{len(found)} approvals",
+        counted(found, "approval"),
         ("reference", "state", "granted by", "expires", "job", "revoked by"),
         [(one.reference, one.state, one.granted_by, one.expires_at, one.consumed_by, one.revoked_by) for one in found],
     )

@@ -13,6 +13,7 @@ import typer
 from tenure.errors import Invalid
 from tenure.faces.cli.options import Actor, AsJson, OnlyTenant, Reason, StoreUrl, serving
 from tenure.faces.cli.show import (
+    counted,
     effect_fields,
     event_fields,
     evidence_fields,
@@ -66,7 +67,7 @@ def list_(
     # Most stores have one tenant; the column would only make the others narrower.
     several = len({job.tenant for job in jobs}) > 1
     table(
-        "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs",
+        counted(jobs, "job"),
         (
             "id",
             *(["tenant"] if several else []),

@@ -15,7 +15,7 @@ import typer
 from tenure.app import Tenure
 from tenure.errors import Invalid
 from tenure.faces.cli.options import Actor, AppName, AsJson, OnlyTenant, Reason, StoreUrl, loaded, serving
-from tenure.faces.cli.show import console, table, write_json
+from tenure.faces.cli.show import console, counted, table, write_json
 from tenure.procedures.outbox_operate import OutboxStats, oldest_message
 from tenure.rules.outbox import MAX_ATTEMPTS, StoredMessage
 
@@ -92,7 +92,7 @@ def list_(
         write_json([message_fields(one) for one in found])
     elif found:
         table(
-            "1 message" if len(found) == 1 else f"{len(found)} messages",
+            counted(found, "message"),
             ("id", "tenant", "destination", "type", "subject", "state", "deliveries", "why"),
             [
                 (

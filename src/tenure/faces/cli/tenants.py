@@ -10,7 +10,7 @@ from uuid import UUID
 import typer
 
 from tenure.faces.cli.options import Actor, AsJson, LedgerPlace, Reason, StoreUrl, serving
-from tenure.faces.cli.show import table, write_json
+from tenure.faces.cli.show import counted, table, write_json
 from tenure.rules.authority import Tenant
 from tenure.service import DurableJobService
 
@@ -28,7 +28,7 @@ def list_(store: StoreUrl = None, ledger: LedgerPlace = None, as_json: AsJson = 
         write_json([{"name": one.name, "epoch": one.epoch, "frozen": one.frozen} for one in found])
         return
     table(
-        "1 tenant" if len(found) == 1 else f"{len(found)} tenants",
+        counted(found, "tenant"),
         ("tenant", "epoch", "frozen"),
         [(one.name, one.epoch, "frozen" if one.frozen else "") for one in found],
     )
@@ -115,11 +115,7 @@ def readmit(
     if as_json:
         write_json({"readmitted": len(jobs), "ids": jobs, "messages": len(messages), "message_ids": messages})
     else:
-        sys.stdout.write(f"readmitted: {_many(jobs, 'job')}, {_many(messages, 'message')}\n")
-
-
-def _many(found: list[UUID], what: str) -> str:
-    return f"1 {what}" if len(found) == 1 else f"{len(found)} {what}s"
+        sys.stdout.write(f"readmitted: {counted(jobs, 'job')}, {counted(messages, 'message')}\n")
 
 
 def _told(tenant: Tenant, *, as_json: bool) -> None:
