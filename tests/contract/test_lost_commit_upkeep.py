@@ -17,7 +17,7 @@ import pytest
 import tenure
 from tenure import outbox
 from tenure.errors import TenureError
-from tenure.inbox import Event
+from tenure.inbox import IncomingEvent
 from tenure.procedures import outbox_upkeep, upkeep
 from tenure.procedures.authority import compare, read_facts, recover_database, tick
 from tenure.procedures.inbox import declare_consumer, prune_inbox
@@ -31,7 +31,7 @@ from tests.contract.faults import Fault
 
 fault, proxied = lost.fault, lost.proxied
 
-EVENT = Event("acme", "op-1", "quote.accepted", 1, "quote/17", {"quote": 17})
+EVENT = IncomingEvent("acme", "op-1", "quote.accepted", 1, "quote/17", {"quote": 17})
 HOUR = timedelta(hours=1)
 NOBODY = Case(UUID(int=0), None)  # type: ignore[arg-type]  # no job is held
 

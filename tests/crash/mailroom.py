@@ -11,7 +11,7 @@ import tenure
 from tenure.connectors.destination import Destination
 from tenure.flows.drive import run_flow
 from tenure.flows.relay import relay_round
-from tenure.inbox import Event
+from tenure.inbox import IncomingEvent
 from tenure.procedures.outbox import Outgoing, claim_messages
 from tenure.procedures.outbox_upkeep import (
     announce_relay,
@@ -106,7 +106,7 @@ def relays(process: Any) -> None:
     while go_round(store, letters):
         pass
     process.service.discard_message(poison.message.id, reason="it is not")
-    event = Event(ORGANIZATION, "plain", "quote.accepted", 1, None, {"quote": 17})
+    event = IncomingEvent(ORGANIZATION, "plain", "quote.accepted", 1, None, {"quote": 17})
     with store.transaction() as tx:
         tenure.inbox.declare(tx, "ledger", replay_window=timedelta(days=1))
     with store.transaction() as tx:
@@ -148,7 +148,7 @@ def relayed(scene: Scene, folder: Path) -> int:
     assert first <= second, "of a subject the older one goes first"
     with scene.store.transaction() as tx:
         receipt = tenure.inbox.receive(
-            tx, "ledger", Event(ORGANIZATION, "plain", "quote.accepted", 1, None, {"quote": 17}), "d-2"
+            tx, "ledger", IncomingEvent(ORGANIZATION, "plain", "quote.accepted", 1, None, {"quote": 17}), "d-2"
         )
     assert receipt.new is (receipt.first_delivery_id == "d-2")
     return len(letters.seen()) - before

@@ -178,7 +178,7 @@ def holds_and_completes(process: Process) -> None:
 
 def finishes_by_hand(process: Process) -> None:
     # As a joined enqueue does it, in a transaction of its own.
-    process.store.run(process.app.at_once(process.app.prepare(KIND, QUOTE, key="quote-17")))
+    process.store.run(process.app.epochs.create_at_once(process.app.prepare(KIND, QUOTE, key="quote-17")))
     lease = process.claimed()
     effect = process.service.begin_effect(lease, name="mail", request=MAIL, provider=process.mailer)
     outcome: Any = wait(process.mailer.send(MAIL, effect.operation_key))  # type: ignore[arg-type]

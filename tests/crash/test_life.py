@@ -106,7 +106,7 @@ def fails_for_good_and_is_retried(process: Process) -> None:
 
 def given_back(process: Process) -> None:
     # As a joined enqueue does it, in a transaction of its own.
-    process.store.run(process.app.at_once(process.app.prepare(KIND, QUOTE, key="quote-17")))
+    process.store.run(process.app.epochs.create_at_once(process.app.prepare(KIND, QUOTE, key="quote-17")))
     lease = process.claimed()
     process.service.heartbeat(lease)
     process.service.release_job(lease, reason="not now")

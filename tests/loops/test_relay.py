@@ -391,7 +391,7 @@ def test_a_message_leaves_with_a_publish_of_either_handler(app: Tenure) -> None:
     @app.job("blocks")
     def blocks(ctx: Context, payload: dict[str, int]) -> None:
         with ctx.publish() as tx:
-            event = tenure.inbox.Event("studio", "came-1", "t", 1, None, {})
+            event = tenure.inbox.IncomingEvent("studio", "came-1", "t", 1, None, {})
             assert tenure.inbox.receive(tx, "blocks", event, "d-1").new
             assert tenure.outbox.add(tx, data=payload, operation=ctx.job.idempotency_key, **fields).created
 

@@ -8,12 +8,13 @@ from datetime import datetime
 from itertools import islice
 from typing import TypeAlias
 
-from tenure.errors import ApprovalRefused, Invalid, NotFound, Unavailable, echo
+from tenure.errors import ApprovalRefused, NotFound, Unavailable, echo
 from tenure.procedures.records import instant, maybe_identity, maybe_instant, maybe_micros, micros
 from tenure.rules import approval as rules
 from tenure.rules.admission import is_governed, refusal
 from tenure.rules.approval import Approval, ApprovalState
 from tenure.rules.authority import check_thawed
+from tenure.rules.bounds import check_whole
 from tenure.rules.creation import check_text
 from tenure.rules.digest import canonical
 from tenure.rules.envelope import Fact, reference_in
@@ -117,7 +118,7 @@ def list_approvals(
         limit: At most 1,000.
         after: The reference of the last one of the page before.
     """
-    _check_limit(limit)
+    check_whole("limit", limit, LIST_MAX)
     found: list[Approval] = []
     while len(found) < limit:
         page = yield Statement(
@@ -139,11 +140,6 @@ def approval_of(job: Job) -> Script[Approval | None]:
         return None
     rows = yield Each("approval_read", [(job.tenant, reference)])
     return _approval(rows[0])[0] if rows else None
-
-
-def _check_limit(limit: int) -> None:
-    if type(limit) is not int or not 1 <= limit <= LIST_MAX:
-        raise Invalid(f"limit must be a whole number from 1 to {LIST_MAX}, not {echo(limit)}", code="BAD_ARGUMENT")
 
 
 # --- a dispatch -------------------------------------------------------------------------------------------------------
@@ -217,7 +213,7 @@ def revoked_since(
         limit: At most 1,000.
         after: Tenant and reference of the last one of the page before.
     """
-    _check_limit(limit)
+    check_whole("limit", limit, LIST_MAX)
     tenant, reference = after or (None, None)
     rows = yield Statement(
         "approval_revoked",

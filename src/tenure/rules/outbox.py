@@ -18,6 +18,7 @@ from uuid import UUID
 
 from tenure.errors import Invalid
 from tenure.rules.authority import Authority
+from tenure.rules.bounds import check_whole
 from tenure.rules.creation import ATTEMPTS_MAX, check_id, check_instant, check_text
 from tenure.rules.digest import message_digest
 from tenure.rules.message import Delivered, Delivery, Message, Refused
@@ -176,12 +177,6 @@ def new_message(
 def type_name(value: object) -> str:
     """Name the type of a value in an error's text."""
     return type(value).__name__
-
-
-def check_whole(name: str, value: int, most: int) -> None:
-    """Require a whole number from 1."""
-    if type(value) is not int or not 1 <= value <= most:
-        raise Invalid(f"{name} must be a whole number from 1 to {most}, not {value!r:.40}", code="BAD_ARGUMENT")
 
 
 # --- what may go ------------------------------------------------------------------------------------------------------

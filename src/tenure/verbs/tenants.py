@@ -9,6 +9,7 @@ from tenure.errors import Invalid
 from tenure.flows import authority
 from tenure.procedures import tenants
 from tenure.rules.authority import Tenant, check_bound
+from tenure.rules.bounds import check_whole
 from tenure.rules.creation import check_id, check_text
 from tenure.rules.job import Job
 from tenure.rules.scope import Scope
@@ -122,8 +123,8 @@ def readmit_messages(
 
 
 def _check_epoch(epoch: int | None) -> None:
-    if epoch is not None and (type(epoch) is not int or epoch < 1):
-        raise Invalid("epoch is a whole number from 1", code="BAD_ARGUMENT")
+    if epoch is not None:
+        check_whole("epoch", epoch)
 
 
 def _own(scope: Scope, tenant: str) -> str:
