@@ -26,7 +26,7 @@ from tenure.procedures.enqueue import Created, create
 from tenure.rules.approval import action_digest
 from tenure.rules.control import ControlRequest
 from tenure.rules.creation import NewJob, check_text, new_job
-from tenure.rules.envelope import ExecutionInput, GovernanceInput
+from tenure.rules.envelope import ExecutionInput, GovernanceInput, agree_tenant
 from tenure.rules.job import DEFAULT_OPTIONS
 from tenure.rules.outbox import NewMessage
 from tenure.service import AsyncDurableJobService, DurableJobService
@@ -55,7 +55,8 @@ class Tenure:
         store: A store URL, or an open store that stays yours to close.
         organization: Owner of the jobs that `enqueue` creates.
         project: Scope of their idempotency keys.
-        tenant: Isolation unit; the organization when left out.
+        tenant: Isolation unit; the organization when left out. An app that has one works for no other,
+            and no call of it may name another.
         actor: Who enqueues, where `enqueue` names nobody.
         providers: Every provider the handlers use; the sweeper asks them by name.
         destinations: Where its messages go; a relay of the app serves them, and a message for another one is refused
@@ -267,20 +268,21 @@ class Tenure:
             trace: Made when left out.
             execution: Instead of actor, trace and tenant, with lineage.
         Raises:
-            Invalid: UNKNOWN_KIND, PAYLOAD_INVALID, ACTOR_REQUIRED, and what `create_job` refuses.
+            Invalid: UNKNOWN_KIND, PAYLOAD_INVALID, ACTOR_REQUIRED, TENANT_MISMATCH, and what `create_job` refuses.
         """
         kind = self.registry.find(handler)
         job_id = new_id()
-        owner = tenant or self.tenant
+        owner = self.owner_of(tenant)
         if execution is None:
-            who = actor or self.actor
+            who = self.actor if actor is None else actor
             if who is None:
                 raise Invalid(
                     f"say who kind {echo(kind.name)} is enqueued for: actor='user:42', or Tenure(..., actor=...)",
                     code="ACTOR_REQUIRED",
                 )
             execution = self._acting(owner or self.organization, who)
-            trace = trace or f"{job_id.int:032x}"  # what `hex` gives, in half the time
+            if trace is None:
+                trace = f"{job_id.int:032x}"  # what `hex` gives, in half the time
         elif actor is not None or trace is not None:
             raise Invalid("give either execution= or actor= and trace=, not both", code="BAD_ARGUMENT")
         document, traits = kind.encode_surveyed(payload)
@@ -332,8 +334,17 @@ class Tenure:
             kind_version=kind.version,
             payload=document,
             governance=governance,
-            tenant=tenant or self.tenant,
+            tenant=self.owner_of(tenant),
         )
+
+    def owner_of(self, tenant: str | None) -> str | None:
+        """
+        Give the tenant of a call: the one it names, or the app's.
+
+        Raises:
+            Invalid: TENANT_MISMATCH where the app has another, ENVELOPE_VALUE for what is no tenant.
+        """
+        return self.tenant if tenant is None else agree_tenant(self.tenant, tenant, None, tenant)
 
     def _acting(self, tenant: str, actor: str) -> ExecutionInput:
         # Mostly the same from job to job; its record takes 2 us to make.
@@ -423,7 +434,7 @@ class Tenure:
                 f"{', '.join(names)}",
                 code="UNKNOWN_DESTINATION",
             )
-        owner = tenant or self.tenant or self.organization
+        owner = self.owner_of(tenant) or self.organization
         return outbox.prepare(destination=destination, tenant=owner, **fields)
 
 

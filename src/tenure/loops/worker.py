@@ -131,7 +131,7 @@ class Worker:
         self._kinds = {kind.name: kind for kind in chosen}
         self._concurrency = concurrency
         self._queues = None if queues is None else [check_text("queue", queue) for queue in queues]
-        self._tenant = tenant or app.tenant
+        self._tenant = app.owner_of(tenant)
         self._organization = organization
         self._owner = None if owner is None else check_text("owner", owner)
         if sweep_every is not None:

@@ -221,7 +221,7 @@ def sweep(
 
 async def _sweep(app: Tenure, tenant: str | None, *, patient: bool) -> list[Verdict]:
     try:
-        sweeper = Sweeper(await app.astore(), app.providers.by_name, tenant=tenant or app.tenant)
+        sweeper = Sweeper(await app.astore(), app.providers.by_name, tenant=app.owner_of(tenant))
         return await sweeper.sweep(patient=patient)
     finally:
         await app.aclose()
