@@ -2,14 +2,13 @@
 Know whether the database is still the current one: compare it with its ledger at start and once a second.
 
 The database's counter is raised first and the ledger's after it, so that a database that is behind has lost something.
-A frozen database gives no claim, by itself; the worker stays up, says why in its health, and goes on when somebody has
-run `tenure recover`. A ledger that does not answer is another thing: nothing says that the database is wrong, so work
-goes on for a while, and then nothing new is claimed.
+A frozen database gives no claim, by itself; the worker or the relay stays up, says why in its health, and goes on when
+somebody has run `tenure recover`. A ledger that does not answer is another thing: nothing says that the database is
+wrong, so work goes on for a while, and then nothing new is claimed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -30,18 +29,18 @@ from tenure.yields import new_id
 logger = logging.getLogger("tenure.worker")
 
 AUTHORITY_EVERY = timedelta(seconds=1)
-# How long a worker goes on claiming while its ledger does not answer: longer than the restart of a small server, and
+# How long a process goes on claiming while its ledger does not answer: longer than the restart of a small server, and
 # short beside the time in which somebody restores a database unnoticed.
 LEDGER_GRACE = timedelta(seconds=30)
 
 
 class AuthorityWatch:
     """
-    The watch of one worker.
+    The watch of one worker or relay.
 
     Args:
         apart: Runs a blocking function in a thread that no handler uses.
-        wake: Set when work may have become claimable.
+        wake: Called when work may have become claimable.
 
     Attributes:
         frozen: Why the database is frozen, None while it is not.
@@ -53,7 +52,7 @@ class AuthorityWatch:
         store: AsyncStore,
         apart: Callable[[Callable[[], Any]], Awaitable[Any]],
         *,
-        wake: asyncio.Event,
+        wake: Callable[[], object],
         grace: timedelta = LEDGER_GRACE,
     ) -> None:
         self._store = store
@@ -94,7 +93,7 @@ class AuthorityWatch:
         Compare before anything is claimed; a database that never had a ledger gets one.
 
         Raises:
-            Invalid: LEDGER_REQUIRED, the database has a ledger, and this worker was not told where.
+            Invalid: LEDGER_REQUIRED, the database has a ledger, and this process was not told where.
             Unavailable, Refused: The ledger cannot be read: nobody knows whether this database is the current one.
         """
         if self._ledger is None:
@@ -118,9 +117,9 @@ class AuthorityWatch:
         facts = await self._store.run(read_facts(None, None))
         if facts.store is not None:
             raise Invalid(
-                "this database has an authority ledger, and this worker was not told where it is; a worker that does "
-                "not look there would run a restored copy. Name it: authority_ledger=, --authority-ledger or "
-                "TENURE_AUTHORITY_LEDGER",
+                "this database has an authority ledger, and this process was not told where it is; a worker or "
+                "a relay that does not look there would serve a restored copy. Name it: authority_ledger=, "
+                "--authority-ledger or TENURE_AUTHORITY_LEDGER",
                 code="LEDGER_REQUIRED",
             )
         logger.warning(
@@ -170,7 +169,7 @@ class AuthorityWatch:
         if self.trouble is not None:
             logger.warning("the authority ledger answers again")
             self.trouble = None
-            self._wake.set()
+            self._wake()
 
     async def _read(self, ledger: Ledger) -> Book | None:
         try:
@@ -194,7 +193,7 @@ class AuthorityWatch:
             )
         if frozen is None and self.frozen is not None:
             logger.warning("the database is no longer frozen")
-            self._wake.set()
+            self._wake()
         self.frozen = frozen
 
 

@@ -7,6 +7,7 @@ Loops, each supervised, each with a pulse that `health()` reads:
     tend           settles deliveries of lost relays, promotes what is due, releases what is held no more
     announce       says which destinations this relay serves, sets aside what nobody serves
     age            how old the oldest undelivered message is; red, and told once a minute, above the limit
+    authority      compares the database with its ledger, and raises its counter, as a worker does
     prune          forgets what was delivered long ago
 
 A message is delivered at least once: a relay that dies between a delivery and its ending leaves it to be delivered
@@ -33,6 +34,7 @@ from tenure.connectors.destination import Destination
 from tenure.errors import Invalid, TenureError
 from tenure.flows.drive import run_flow_async
 from tenure.flows.relay import relay_round
+from tenure.loops.authority import AUTHORITY_EVERY, AuthorityWatch
 from tenure.loops.delivery import Delivering, check_destinations
 from tenure.loops.process import Process
 from tenure.loops.supervisor import Health, HealthFile, Supervisor, within
@@ -150,6 +152,7 @@ class Relay:
         self._supervisor = Supervisor()
         self._draining = False
         self._underway = 0
+        self._authority: AuthorityWatch | None = None
         self._alarm: str | None = None
         self._alarm_told = -_TELL_AGAIN
         self._state = "new"
@@ -170,7 +173,8 @@ class Relay:
         Open what is needed and start the loops; a destination that cannot be opened now is tried again.
 
         Raises:
-            Invalid: RELAY_STARTED, a relay runs once; and what the store or the health file refuses.
+            Invalid: RELAY_STARTED, a relay runs once; LEDGER_REQUIRED; and what the store or the health file refuses.
+            Unavailable, Refused: The ledger cannot be read: nobody knows whether this database is the current one.
         """
         if self._state != "new":
             raise Invalid("this relay was started before; make another with app.relay()", code="RELAY_STARTED")
@@ -200,6 +204,9 @@ class Relay:
         # A store of its own: no handler of the same program can keep its connections busy.
         self._store = blocking.awaiting()
         stack.push_async_callback(self._store.close)
+        # Before anything is claimed or set aside: a copy would deliver again what its original delivered since.
+        self._authority = AuthorityWatch(self._store, apart.run, wake=self._wake)
+        await self._authority.start()
         await self._announce()
         stack.push_async_callback(self._withdraw)
         if self._health_path is not None:
@@ -213,6 +220,10 @@ class Relay:
 
     def _start_loops(self) -> None:
         supervise = self._supervisor
+        watch = self._authority
+        assert watch is not None
+        if watch.watches:
+            supervise.keep("authority", AUTHORITY_EVERY, watch.step)
         supervise.keep("tend", TEND_EVERY, self._tend)
         supervise.keep("announce", ANNOUNCE_EVERY, self._announce)
         supervise.keep("age", AGE_EVERY, self._look_at_age)
@@ -279,6 +290,9 @@ class Relay:
 
     async def round(self, delivering: Delivering) -> bool:
         """Claim, deliver and finish once; say whether there is reason to do so again at once."""
+        assert self._authority is not None
+        if self._authority.holds:
+            return False
         with delivering.circuit.turn(delivering.destination.batch) as limit:
             if not limit:
                 return False
@@ -374,6 +388,8 @@ class Relay:
         loops = self._supervisor.loops()
         troubles = [one.trouble for one in self._delivering.values() if one.trouble is not None]
         problems = (*troubles, *([] if self._alarm is None else [self._alarm]))
+        if self._authority is not None:
+            problems = (*self._authority.problems, *problems)
         if self._state not in {"running", "stopping"}:
             problems = (*problems, _NOT_RUNNING[self._state])
         ok = bool(loops) and all(one.ok for one in loops.values()) and not problems
