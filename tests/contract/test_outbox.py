@@ -20,14 +20,17 @@ from tenure.procedures.outbox_upkeep import (
     release_messages,
     withdraw_relay,
 )
+from tenure.procedures.tenants import freeze, rotate
+from tenure.rules.authority import Tenant
 from tenure.rules.message import Deferred, Delivered, Message
 from tenure.rules.message import Refused as Never
 from tenure.rules.outbox import Answer, MessageState, Together
 from tenure.stores import open_store
-from tenure.yields import new_id
+from tenure.yields import Procedure, new_id
 from tests.contract.bench import Bench, micros
 from tests.contract.caller import own, producer
 from tests.contract.refusal import refused
+from tests.contract.test_join import wait_for_lock
 
 THROUGH_THE_POOLER = True
 
@@ -388,6 +391,63 @@ def test_held_messages_are_not_claimed_until_they_are_admitted(bench: Bench, hol
     bench.sql(HOLDS[hold][1])
     assert bench.run(release_messages()) == 1
     assert [one.message.id for one in take(bench)] == [made.id]
+
+
+def change(what: str) -> Procedure[Tenant]:
+    """Take away the authority of one of two tenants."""
+    if what == "rotated":
+        return rotate(new_id(), "acme", None, "op:1", "leaked")
+    return freeze(new_id(), "acme", "op:1", "leaked")
+
+
+@pytest.mark.parametrize("what", ["rotated", "frozen"])
+def test_nothing_is_claimed_whose_authority_is_just_being_taken_away(postgres_bench: Bench, what: str) -> None:
+    """A claim is the last look before a delivery: one that commits after a rotation must have seen it."""
+    bench = postgres_bench
+    made = add(bench).message
+    add(bench, "free", tenant="rival")
+    with bench.transaction() as tx:
+        tx.run(change(what))
+        with open_store(bench.database.url, clock=bench.test_clock) as other, ThreadPoolExecutor(1) as thread:
+            found = thread.submit(other.run, claim_messages("r-1", "mail", 10, LEASE)).result()
+        assert names(found.outgoing) == ["free"], "the control: nobody else waits"
+    assert take(bench) == []
+    assert state(bench, made.id) == "held"
+
+
+@pytest.mark.parametrize("what", ["rotated", "frozen"])
+def test_authority_is_taken_away_after_the_claims_that_did_not_see_it(postgres_bench: Bench, what: str) -> None:
+    bench = postgres_bench
+    add(bench, "op-1")
+    with open_store(bench.database.url, clock=bench.test_clock) as other, ThreadPoolExecutor(1) as thread:
+        with bench.transaction() as tx:
+            claimed = tx.run(claim_messages("r-1", "mail", 10, LEASE))
+            changing = thread.submit(other.run, change(what))
+            wait_for_lock(bench)
+            assert not changing.done()
+        assert changing.result(60).name == "acme"
+    assert names(claimed.outgoing) == ["op-1"]
+    # It was claimed in time, and how that ended is a fact: nobody is helped by another delivery.
+    assert list(end(bench, claimed.outgoing, Delivered()).states.values()) == [MessageState.DELIVERED]
+
+
+@pytest.mark.parametrize("what", ["rotated", "frozen", "not at all"])
+def test_a_claim_that_is_asked_again_gives_nothing_whose_authority_is_gone(bench: Bench, what: str) -> None:
+    """Its first answer was lost, so nothing was delivered yet."""
+    made = add(bench).message
+    add(bench, "free", tenant="rival")
+    asked = claim_messages("r-1", "mail", 10, LEASE)
+    first = bench.run(asked)
+    if what == "not at all":
+        assert bench.run(asked).outgoing == first.outgoing
+        return
+    bench.run(change(what))
+    assert names(bench.run(asked).outgoing) == ["free"]
+    bench.advance(seconds=60)
+    assert bench.run(asked).outgoing == [], "a lease that is over is nobody's"
+    assert bench.run(recover_messages()) == 2
+    assert names(take(bench)) == ["free"]
+    assert state(bench, made.id) == "held"
 
 
 def test_nothing_moves_on_a_frozen_database(bench: Bench) -> None:

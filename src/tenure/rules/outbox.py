@@ -223,6 +223,11 @@ class Candidate(NamedTuple):
     authority: Authority
     first: int | None
 
+    @property
+    def admitted(self) -> bool:
+        """Whether its tenant's authority lets it go."""
+        return self.authority.admits(self.waiting.epoch)
+
 
 @dataclass(slots=True)
 class Choice:
@@ -239,7 +244,7 @@ def choose(front: Sequence[Candidate]) -> Choice:
     company: int | None = None
     closed = False
     for nth, one in enumerate(front):
-        if not one.authority.admits(one.waiting.epoch):
+        if not one.admitted:
             choice.held.append(nth)
         elif one.waiting.subject is not None and one.first is not None and one.first < one.waiting.position:
             choice.blocked.append(nth)
