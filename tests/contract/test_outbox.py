@@ -492,6 +492,47 @@ def test_a_message_for_an_unknown_destination_is_set_aside_and_goes_when_it_is_k
     assert bench.run(announce_relay("r-1", ["mail"], timedelta(seconds=15))) == 1
 
 
+FAX = timedelta(seconds=15)
+
+
+@pytest.mark.parametrize("before", ["RELAY_LOST", "BATCH_FAILED", "DELIVERY_DEFERRED"])
+@pytest.mark.parametrize("replayed", [False, True])
+def test_what_may_have_been_delivered_is_still_so_when_its_destination_is_known_again(
+    bench: Bench, before: str, *, replayed: bool
+) -> None:
+    made = add(bench, "fax-1", destination="fax").message
+    taken = take(bench, destination="fax")
+    if before == "RELAY_LOST":
+        bench.advance(seconds=60)
+        assert bench.run(recover_messages()) == 1
+    elif before == "BATCH_FAILED":
+        end(bench, taken, Together("it failed"))
+    else:
+        end(bench, taken, Deferred("busy"))
+        bench.advance(minutes=1)
+        assert bench.run(promote_messages()) == 1
+    add(bench, "fax-2", destination="fax")
+    assert bench.service.get_message(made.id).error_code == before
+    assert bench.run(announce_relay("r-1", ["mail"], FAX)) == 2
+    stored = bench.service.get_message(made.id)
+    assert (stored.state, stored.error_code, stored.attempt_count) == ("set_aside", "UNKNOWN_DESTINATION", 1)
+    assert ("was lost" in (stored.reason or "")) == (before == "RELAY_LOST")
+    if replayed:
+        bench.service.replay_message(made.id, reason="go", actor="op:1", attempts=1)
+        # Nobody serves it even now, and it is set aside once more.
+        assert bench.run(announce_relay("r-1", ["mail"], FAX)) == 1
+    assert bench.run(announce_relay("r-2", ["fax"], FAX)) == 2
+    alone = before != "DELIVERY_DEFERRED"
+    # The control: what was only deferred is known to have not arrived, and needs no care.
+    assert bench.service.get_message(made.id).error_code == (before if alone else None)
+    assert bench.service.list_messages(destination="fax")[-1].error_code is None
+    first = bench.run(claim_messages("r-2", "fax", 10, LEASE)).outgoing
+    if before == "RELAY_LOST":
+        assert names(first) == ["fax-1"], "one that may have taken its relay down goes alone"
+    else:
+        assert "fax-1" in names(first)
+
+
 # --- operators --------------------------------------------------------------------------------------------------------
 
 

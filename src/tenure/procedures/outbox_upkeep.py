@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from tenure.procedures.messages import Moves, move_all, waiting_of
 from tenure.procedures.records import span
-from tenure.rules.outbox import UNKNOWN_DESTINATION, MessageState, lost
+from tenure.rules.outbox import MessageState, lost, served, unserved
 from tenure.yields import Script, Statement, procedure
 
 PASS_MAX = 1_000
@@ -80,10 +80,9 @@ def announce_relay(
         "message_due",
         "message_resting",
         MessageState.SET_ASIDE.value,
-        error_code=UNKNOWN_DESTINATION,
-        error_message="no live relay serves this destination; it goes as soon as one does",
+        change=unserved,
     )
-    moved += yield from move_all(again, "message_resting", "message_due", error_code=None, error_message=None)
+    moved += yield from move_all(again, "message_resting", "message_due", change=served)
     return moved
 
 

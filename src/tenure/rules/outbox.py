@@ -33,6 +33,13 @@ VERSION_MAX = 2**31 - 1
 RELAY_LOST, BATCH_FAILED, DEFERRED = "RELAY_LOST", "BATCH_FAILED", "DELIVERY_DEFERRED"
 DOWN = "DESTINATION_DOWN"
 REFUSED, USED_UP, UNKNOWN_DESTINATION = "DELIVERY_REFUSED", "DELIVERIES_USED_UP", "UNKNOWN_DESTINATION"
+_LOST = "the relay that delivered it was lost"
+_UNSERVED = "no live relay serves this destination; it goes as soon as one does"
+# What says that a message goes alone comes back with it: while it is set aside, its reason says what its code was.
+_UNSERVED_AFTER = {
+    RELAY_LOST: f"{_LOST}, and {_UNSERVED}",
+    BATCH_FAILED: f"the call that it was part of failed as a whole, and {_UNSERVED}",
+}
 # After a batch has failed as a whole, its messages go in groups of so many, and from a group that fails one by one.
 GROUP = 10
 # As long as it has so many deliveries left.
@@ -337,10 +344,26 @@ def settle(waiting: Waiting, answer: Answer, *, base: timedelta = BACKOFF) -> Se
 
 def lost(waiting: Waiting) -> Settled:
     """Judge a delivery whose relay was not heard of again."""
-    reason = "the relay that delivered it was lost"
     if waiting.attempt >= waiting.attempts_max:
-        return Settled(MessageState.SET_ASIDE, waiting.attempt, RELAY_LOST, reason)
-    return Settled(MessageState.DUE, waiting.attempt, RELAY_LOST, reason)
+        return Settled(MessageState.SET_ASIDE, waiting.attempt, RELAY_LOST, _LOST)
+    return Settled(MessageState.DUE, waiting.attempt, RELAY_LOST, _LOST)
+
+
+def unserved(waiting: Waiting) -> Waiting:
+    """Say of a message that no live relay serves its destination."""
+    before = served(waiting).error_code
+    reason = _UNSERVED if before is None else _UNSERVED_AFTER.get(before, _UNSERVED)
+    return waiting._replace(error_code=UNKNOWN_DESTINATION, error_message=reason)
+
+
+def served(waiting: Waiting) -> Waiting:
+    """Take that back: a delivery that may have happened is one that may have happened, as before."""
+    if waiting.error_code != UNKNOWN_DESTINATION:
+        return waiting
+    for code, reason in _UNSERVED_AFTER.items():
+        if waiting.error_message == reason:
+            return waiting._replace(error_code=code, error_message=_LOST if code == RELAY_LOST else None)
+    return waiting._replace(error_code=None, error_message=None)
 
 
 def _reason(text: object) -> str:
