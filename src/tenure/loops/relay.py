@@ -145,7 +145,7 @@ class Relay:
         self._lanes = lanes
         self._lease = lease
         self._backoff = backoff
-        self._poll = poll.total_seconds()
+        self.poll = poll.total_seconds()
         self._retention = retention
         self._alarm_after = alarm_after
         self._health_path = None if health_file is None else Path(health_file)
@@ -180,7 +180,7 @@ class Relay:
             raise Invalid("this relay was started before; make another with app.relay()", code="RELAY_STARTED")
         self._state = "starting"
         self._loop = asyncio.get_running_loop()
-        self._wakes: list[asyncio.Event] = []
+        self._lines: list[_Lane] = []
         self._idle = asyncio.Event()
         self._idle.set()
         self._stack = AsyncExitStack()
@@ -232,8 +232,8 @@ class Relay:
             self._stack.push_async_callback(one.close)
             for nth in range(1, self._lanes + 1):
                 lane = _Lane(self, one)
-                self._wakes.append(lane.wake)
-                period = max(timedelta(seconds=1), one.destination.timeout)
+                self._lines.append(lane)
+                period = max(timedelta(seconds=1), one.destination.timeout, timedelta(seconds=self.poll))
                 label = name if self._lanes == 1 else f"{name}:{nth}"
                 supervise.follow(supervise.pulse(label, period), lane.step)
 
@@ -297,7 +297,12 @@ class Relay:
             if not limit:
                 return False
             await delivering.ready()
-            return not self._draining and await self._deliver(delivering, limit)
+            if self._draining:
+                return False
+            found = await self._deliver(delivering, limit)
+            if not found:
+                delivering.circuit.nothing_due()
+            return found
 
     async def _deliver(self, delivering: Delivering, limit: int) -> bool:
         self._underway += 1
@@ -366,8 +371,8 @@ class Relay:
                 break
 
     def _wake(self) -> None:
-        for wake in self._wakes:
-            wake.set()
+        for lane in self._lines:
+            lane.wake.set()
 
     def _wake_soon(self) -> None:
         """Called from any thread when messages may have arrived."""
@@ -378,7 +383,6 @@ class Relay:
 
     async def pause(self, wake: asyncio.Event, longest: float) -> bool:
         """Wait for a wake-up, or for a jittered pause."""
-        longest = min(longest, self._poll)
         return await within(wake.wait(), random.uniform(longest / 2, longest))  # noqa: S311 - spreads load
 
     # --- health -------------------------------------------------------------------------------------------------------
@@ -393,7 +397,8 @@ class Relay:
         if self._state not in {"running", "stopping"}:
             problems = (*problems, _NOT_RUNNING[self._state])
         ok = bool(loops) and all(one.ok for one in loops.values()) and not problems
-        return Health(ok, self.relay_id, self._underway, self._draining, loops, problems)
+        notes = tuple(one.circuit.note for one in self._delivering.values() if one.circuit.note is not None)
+        return Health(ok, self.relay_id, self._underway, self._draining, loops, problems, notes)
 
 
 class _Lane:
@@ -403,11 +408,11 @@ class _Lane:
         self.wake = asyncio.Event()
         self._relay = relay
         self._delivering = delivering
-        self._pause = POLL_MIN
+        self.pause = self._shortest = min(POLL_MIN, relay.poll)
 
     async def step(self) -> None:
         self.wake.clear()
-        if await self._relay.round(self._delivering) or await self._relay.pause(self.wake, self._pause):
-            self._pause = POLL_MIN
+        if await self._relay.round(self._delivering) or await self._relay.pause(self.wake, self.pause):
+            self.pause = self._shortest
         else:
-            self._pause = min(self._pause * 2, POLL_MAX)
+            self.pause = min(self.pause * 2, self._relay.poll)
