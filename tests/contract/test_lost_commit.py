@@ -478,6 +478,7 @@ STORIES: dict[str, Story] = {
         _rotated,
         lambda b, c: b.service.readmit_jobs("acme", job_ids=[c.job_id], actor="op:1", reason="r"),
     ),
+    "readmit all": (_rotated, lambda b, _: b.service.readmit_jobs("acme", actor="op:1", reason="r")),
     "hand in the receipt of a lost intent": (
         _restored,
         lambda b, c: b.service.submit_evidence(f"{KIND}:{c.job_id}:send", Accepted(RECEIPT), attempt_id=UUID(int=5)),

@@ -84,9 +84,11 @@ def readmit_jobs(
         job_ids: These jobs, all or none of them.
         epoch: All queued work of this older epoch, 500 jobs a call: call again until nothing is given back. With
             neither, of every older epoch.
-    Returns: The jobs readmitted by this call.
+    Returns: The jobs readmitted by this call, or asked for by id.
     Raises:
         IllegalMove: One of the jobs is not queued.
+        Unavailable: Perhaps it was done: `show_tenant` lists the act with its actor and reason and what is still held.
+            Another call is harmless.
         Refused: TENANT_BOUND; DATABASE_FROZEN.
     Locks: the tenant's authority (shared), the jobs' places. Writes: ready, deferred, resting, event, authority_event.
     """
