@@ -34,7 +34,7 @@ from tenure.rules.inbox import check_arrival
 from tenure.rules.ledger import Book
 from tenure.rules.outcome import Succeeded
 from tenure.rules.recover import Operation
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tests.contract.bench import Bench
 from tests.contract.build import CASES, KIND, MAILER, PAYLOAD, RECEIPT, Case, create
 from tests.contract.governed import forgotten, governed

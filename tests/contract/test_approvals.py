@@ -24,7 +24,7 @@ from tenure.rules.dispatch import Begun
 from tenure.rules.envelope import governance_digest
 from tenure.rules.outcome import Accepted, FailedBeforeDispatch, Rejected, Succeeded, Terms
 from tenure.rules.recover import Operation
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tests.contract.bench import START, Bench
 from tests.contract.build import KIND, MAILER, OWN_KEY, REQUEST, Case, begin, claim, create
 from tests.contract.governed import GOVERNANCE, LIFE, digest, grant, grant_of, held

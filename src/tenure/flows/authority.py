@@ -13,6 +13,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from tenure.errors import Invalid, Refused, Unavailable
+from tenure.flows.ledger import Ledger
 from tenure.procedures import approvals, authority, tenants
 from tenure.procedures.authority import Recovered
 from tenure.rules.approval import Approval, restriction, revoked
@@ -22,7 +23,6 @@ from tenure.rules.ledger import (
     REVOKED,
     Book,
     Entry,
-    Ledger,
     Pending,
     confirmed,
     proposed,
@@ -171,8 +171,8 @@ def recover_database(
     facts = yield from transact(authority.read_facts(book, file))
     if book is None:
         book = yield from call("ledger_begin", ledger.begin, new_book(facts.identity))
-    else:
-        yield from _write(ledger, recovering(facts.identity))
+    # What is replayed is what the ledger says by then: somebody may have forbidden something since it was read.
+    book = yield from _write(ledger, recovering(facts.identity))
     done = yield from transact(authority.recover_database(book, file, actor, reason))
     yield from _write(ledger, recovered(done.facts.identity, done.incarnation, done.at, done.epochs))
     return done

@@ -6,7 +6,7 @@ from tenure.errors import Invalid
 from tenure.procedures import operate_queues as operate
 from tenure.rules.creation import check_text
 from tenure.rules.queues import QueueChange, QueueState
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Procedure
 
 

@@ -11,7 +11,7 @@ from tenure.procedures import inbox, outbox_operate, outbox_upkeep
 from tenure.procedures.outbox_operate import OutboxStats
 from tenure.rules.creation import check_id, check_text
 from tenure.rules.outbox import MAX_ATTEMPTS, MessageState, StoredMessage, check_whole
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Procedure
 
 LIST_MAX = 1_000

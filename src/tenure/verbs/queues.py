@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tenure.procedures import queues
 from tenure.rules.fairness import QueueSetting
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Procedure
 
 

@@ -11,7 +11,7 @@ from tenure.procedures import tenants
 from tenure.rules.authority import Tenant, check_bound
 from tenure.rules.creation import check_id, check_text
 from tenure.rules.job import Job
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Flow, Procedure, new_id
 
 
