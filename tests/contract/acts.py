@@ -21,10 +21,8 @@ from tenure.procedures.outbox import claim_messages
 from tenure.procedures.outbox_operate import oldest_message
 from tenure.procedures.outbox_upkeep import (
     announce_relay,
-    promote_messages,
     prune_messages,
-    recover_messages,
-    release_messages,
+    tend_messages,
     withdraw_relay,
 )
 from tenure.procedures.publish import close_publish, find_publish, open_publish
@@ -207,12 +205,11 @@ MORE_WRITES: dict[str, Story] = {
     "announce_relay, for another": (_message, lambda b, c: b.run(announce_relay("r-1", ["post"], MINUTE))),
     "withdraw_relay": (_message, lambda b, c: b.run(withdraw_relay("r-1"))),
     "claim_messages": (_message, lambda b, c: b.run(claim_messages("r-1", "mail", 10, MINUTE))),
-    "promote_messages": (_message, lambda b, c: b.run(promote_messages())),
-    "recover_messages": (
+    "tend_messages": (_message, lambda b, c: b.run(tend_messages())),
+    "tend_messages, of a lost relay": (
         lambda bench: _aged(bench, _outgoing(bench)),
-        lambda b, c: b.run(recover_messages()),
+        lambda b, c: b.run(tend_messages()),
     ),
-    "release_messages": (_message, lambda b, c: b.run(release_messages())),
     "prune_messages": (_delivered, lambda b, c: b.run(prune_messages(MINUTE))),
     "declare_consumer": (CASES["running"], lambda b, c: b.run(declare_consumer("shop", MINUTE, MINUTE * 2))),
     "receive_event": (CASES["running"], lambda b, c: b.run(_arrival())),

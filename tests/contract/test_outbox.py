@@ -15,9 +15,7 @@ from tenure.errors import Conflict, Invalid, NotFound, Refused
 from tenure.procedures.outbox import MessageClaim, Outgoing, claim_messages, finish_messages
 from tenure.procedures.outbox_upkeep import (
     announce_relay,
-    promote_messages,
-    recover_messages,
-    release_messages,
+    tend_messages,
     withdraw_relay,
 )
 from tenure.procedures.tenants import freeze, rotate
@@ -186,7 +184,7 @@ def test_a_planned_message_waits_for_its_time(bench: Bench) -> None:
     made = add(bench, scheduled_at=bench.now + timedelta(hours=1)).message
     assert (state(bench, made.id), take(bench)) == ("later", [])
     bench.advance(hours=1)
-    assert bench.run(promote_messages()) == 1
+    assert bench.run(tend_messages()) == 1
     assert [one.message.id for one in take(bench)] == [made.id]
 
 
@@ -198,7 +196,7 @@ def test_a_stale_relays_end_changes_nothing_and_the_current_ones_stands(bench: B
     stale = take(bench, "stale")
     assert take(bench, "other") == [], "the lease is not over"
     bench.advance(seconds=60)
-    assert bench.run(recover_messages()) == 1
+    assert bench.run(tend_messages()) == 1
     current = take(bench, "current")
     assert [one.generation for one in (*stale, *current)] == [1, 2]
     before = bench.dump()
@@ -219,7 +217,7 @@ def test_a_lease_that_is_over_finishes_nothing(bench: Bench) -> None:
     taken = take(bench)
     bench.advance(seconds=60)
     assert end(bench, taken, Delivered()).stale == (made.id,)
-    bench.run(recover_messages())
+    bench.run(tend_messages())
     again = take(bench)
     bench.advance(seconds=59)
     assert end(bench, again, Delivered()).states == {made.id: MessageState.DELIVERED}
@@ -230,7 +228,7 @@ def test_lost_deliveries_use_the_budget_up(bench: Bench) -> None:
     for left in (True, False):
         assert len(take(bench)) == 1
         bench.advance(seconds=60)
-        bench.run(recover_messages())
+        bench.run(tend_messages())
         assert (state(bench, made.id) == "due") is left
     stored = bench.service.get_message(made.id)
     assert (stored.state, stored.error_code, stored.attempt_count) == ("set_aside", "RELAY_LOST", 2)
@@ -250,7 +248,7 @@ def test_a_deferred_message_comes_again_later_and_is_set_aside_in_the_end(bench:
         assert (stored.state, stored.error_code, stored.reason) == ("later", "DELIVERY_DEFERRED", "busy")
         assert take(bench) == []
         bench.advance(seconds=60)
-        bench.run(promote_messages())
+        bench.run(tend_messages())
     end(bench, take(bench), Deferred("busy"))
     stored = bench.service.get_message(made.id)
     assert (stored.state, stored.error_code, stored.attempt_count) == ("set_aside", "DELIVERIES_USED_UP", 3)
@@ -387,9 +385,9 @@ def test_held_messages_are_not_claimed_until_they_are_admitted(bench: Bench, hol
     bench.sql(HOLDS[hold][0])
     assert names(take(bench)) == ["free"]
     assert state(bench, made.id) == "held"
-    assert bench.run(release_messages()) == 0
+    assert bench.run(tend_messages()) == 0
     bench.sql(HOLDS[hold][1])
-    assert bench.run(release_messages()) == 1
+    assert bench.run(tend_messages()) == 1
     assert [one.message.id for one in take(bench)] == [made.id]
 
 
@@ -445,7 +443,7 @@ def test_a_claim_that_is_asked_again_gives_nothing_whose_authority_is_gone(bench
     assert names(bench.run(asked).outgoing) == ["free"]
     bench.advance(seconds=60)
     assert bench.run(asked).outgoing == [], "a lease that is over is nobody's"
-    assert bench.run(recover_messages()) == 2
+    assert bench.run(tend_messages()) == 2
     assert names(take(bench)) == ["free"]
     assert state(bench, made.id) == "held"
 
@@ -458,11 +456,11 @@ def test_nothing_moves_on_a_frozen_database(bench: Bench) -> None:
     bench.advance(minutes=5)
     before = bench.dump()
     assert take(bench) == []
-    assert bench.run(recover_messages()) == bench.run(release_messages()) == 0
+    assert bench.run(tend_messages()) == 0
     assert end(bench, lost, Delivered()).stale == (made.id,)
     assert bench.dump() == before
     bench.sql("DELETE FROM $meta WHERE key = 'frozen'")
-    assert bench.run(recover_messages()) == 1
+    assert bench.run(tend_messages()) == 1
     assert len(take(bench)) == 1, "the lost one by itself"
 
 
@@ -504,13 +502,13 @@ def test_what_may_have_been_delivered_is_still_so_when_its_destination_is_known_
     taken = take(bench, destination="fax")
     if before == "RELAY_LOST":
         bench.advance(seconds=60)
-        assert bench.run(recover_messages()) == 1
+        assert bench.run(tend_messages()) == 1
     elif before == "BATCH_FAILED":
         end(bench, taken, Together("it failed"))
     else:
         end(bench, taken, Deferred("busy"))
         bench.advance(minutes=1)
-        assert bench.run(promote_messages()) == 1
+        assert bench.run(tend_messages()) == 1
     add(bench, "fax-2", destination="fax")
     assert bench.service.get_message(made.id).error_code == before
     assert bench.run(announce_relay("r-1", ["mail"], FAX)) == 2

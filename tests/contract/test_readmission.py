@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tenure.errors import Invalid, NotFound, Refused
-from tenure.procedures.outbox_upkeep import announce_relay, promote_messages, release_messages
+from tenure.procedures.outbox_upkeep import announce_relay, tend_messages
 from tenure.rules.message import Delivered
 from tenure.rules.message import Refused as Never
 from tests.contract.bench import Bench
@@ -28,12 +28,12 @@ def test_a_held_message_is_delivered_after_it_was_readmitted(bench: Bench, *, me
         # A claim has met it, and put it aside.
         assert names(take(bench)) == ["free"]
         assert state(bench, made.id) == "held"
-        assert bench.run(release_messages()) == 0
+        assert bench.run(tend_messages()) == 0
     assert bench.service.show_tenant("acme").held_messages == {1: 1}
     assert bench.service.readmit_messages("acme", **WHY) == [made.id]
     assert bench.service.readmit_messages("acme", **WHY) == []
     assert bench.service.show_tenant("acme").held_messages == {}
-    assert bench.run(release_messages()) == (1 if met else 0)
+    assert bench.run(tend_messages()) == (1 if met else 0)
     taken = [one for one in take(bench) if one.message.tenant == "acme"]
     assert [one.message.id for one in taken] == [made.id]
     assert (taken[0].message.operation, taken[0].message.digest) == (made.operation, made.digest)
@@ -56,7 +56,7 @@ def test_planned_and_blocked_messages_are_readmitted_where_they_are(bench: Bench
     end(bench, taken, Delivered())  # what was on its way is delivered all the same
     assert names(take(bench)) == ["x-1"]
     bench.advance(hours=2)
-    assert bench.run(promote_messages()) == 1
+    assert bench.run(tend_messages()) == 2, "and the lease of x-1 is over"
     assert "later" in names(take(bench))
 
 
@@ -69,7 +69,7 @@ def test_what_waits_for_a_person_is_left_to_the_person(bench: Bench) -> None:
     assert take(bench) == []
     assert state(bench, poison.id) == "held"
     assert bench.service.readmit_messages("acme", **WHY) == [poison.id]
-    bench.run(release_messages())
+    bench.run(tend_messages())
     assert names(take(bench)) == ["poison"]
 
 
@@ -100,7 +100,7 @@ def test_readmitting_ends_no_freeze(bench: Bench) -> None:
     assert len(bench.service.readmit_messages("acme", **WHY)) == 1
     assert take(bench) == []
     bench.service.thaw_tenant("acme", **WHY)
-    bench.run(release_messages())
+    bench.run(tend_messages())
     assert names(take(bench)) == ["op-1"]
 
 

@@ -334,7 +334,7 @@ def test_the_lives_pass_the_points_of_every_verb(scene: Scene) -> None:
     by_loops |= {"ledger_read", "ledger_begin", "ledger_write"}
     # And messages are in `programs.relays`.
     by_loops |= {"add_messages", "readmit_messages", "claim_messages", "deliver", "finish_messages"}
-    by_loops |= {"announce_relay", "withdraw_relay", "promote_messages", "recover_messages", "release_messages"}
+    by_loops |= {"announce_relay", "withdraw_relay", "tend_messages"}
     by_loops |= {
         "replay_message",
         "discard_message",

@@ -43,10 +43,8 @@ from tenure.procedures.outbox_operate import Oldest, oldest_message
 from tenure.procedures.outbox_upkeep import (
     PASS_MAX,
     announce_relay,
-    promote_messages,
     prune_messages,
-    recover_messages,
-    release_messages,
+    tend_messages,
     withdraw_relay,
 )
 from tenure.rules.creation import check_text
@@ -323,15 +321,12 @@ class Relay:
         return bool(done.taken) or done.more
 
     async def _tend(self) -> None:
-        moved = 0
-        for procedure in (recover_messages, promote_messages, release_messages):
-            for _ in range(_PASSES):
-                found = await self._store.run(procedure(PASS_MAX))
-                moved += found
-                if found < PASS_MAX:
-                    break
-        if moved:
-            self._wake()
+        for _ in range(_PASSES):
+            moved = await self._store.run(tend_messages(PASS_MAX))
+            if moved:
+                self._wake()
+            if moved < PASS_MAX:
+                break
 
     async def _announce(self) -> None:
         if self._draining:

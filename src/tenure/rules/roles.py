@@ -116,9 +116,7 @@ _WHAT: dict[frozenset[Role], tuple[str, ...]] = {
         "announce_relay",
         "claim_messages",
         "finish_messages",
-        "promote_messages",
-        "recover_messages",
-        "release_messages",
+        "tend_messages",
         "withdraw_relay",
     ),
     # Evidence is what a provider gave; a recovery asks providers as a sweep does.
