@@ -25,8 +25,8 @@ from tenure.rules.envelope import (
     agree_tenant,
     build_execution_envelope,
     build_governance_envelope,
-    check_governance,
     governance_digest,
+    judge_governance,
     read_execution_identity,
     read_governance,
     refuse_reserved,
@@ -38,6 +38,12 @@ from tests.rules.values import json_values, texts
 JOB = UUID("0197f3a2-7c11-7d4e-8b5a-1f2e3d4c5b6a")
 OTHER = UUID("0197f3a2-7c11-7d4e-8b5a-1f2e3d4c5b6b")
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def check_governance(job: Any, now: datetime) -> list[str]:
+    """Give the reasons without their codes."""
+    return [text for _, text in judge_governance(job, now)]
+
 
 ROW: dict[str, Any] = {"organization": "studio", "project": "sales", "job_id": JOB, "tenant": "studio-eu"}
 WHO = ExecutionInput(tenant="studio-eu", actor="user:42", trace="t-1")

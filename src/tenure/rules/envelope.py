@@ -417,9 +417,9 @@ def reference_in(job: Row) -> str | None:
     return reference if _text_problem(reference) is None else None
 
 
-def check_governance(job: Row, now: datetime) -> list[str]:
+def judge_governance(job: Row, now: datetime) -> list[tuple[str, str]]:
     """
-    Give every reason, in order, why this job's governance envelope does not allow a dispatch now.
+    Give every reason, in order, why this job's governance envelope does not allow a dispatch now; with its code first.
 
     Without an envelope there is none. What stands in the envelope is not enough: whether the approval still stands only
     its store can say; see `tenure.rules.approval`.
@@ -427,11 +427,6 @@ def check_governance(job: Row, now: datetime) -> list[str]:
     Args:
         now: The store's time. The envelope has expired at its very expiry.
     """
-    return [text for _, text in judge_governance(job, now)]
-
-
-def judge_governance(job: Row, now: datetime) -> list[tuple[str, str]]:
-    """See `check_governance`; each reason with its code first."""
     now = _utc(now, "now")
     values, problems = _read(job.payload, GOVERNANCE_KEY, _GOVERNANCE_SHAPE, nullable=())
     reasons = [("MALFORMED", problem) for problem in problems]
