@@ -130,7 +130,6 @@ READS: dict[str, Story] = {
         lambda bench: _with_job(bench, governed("ap-1")(bench)),
         lambda b, c: b.run(approvals.approval_of(c.question)),
     ),
-    "revoked_since": _reading(lambda c: approvals.revoked_since()),
     "every_revocation": _reading(lambda c: approvals.every_revocation()),
     "before_revocation": (governed("ap-1"), lambda b, c: b.run(approvals.before_revocation("acme", "ap-1"))),
     "list_suspects": (_suspect, lambda b, c: b.run(recover.list_suspects())),
@@ -244,5 +243,4 @@ ACTS: dict[str, Story] = {
     **READS,
     **{name: story for name, story in WRITES.items() if name not in LEFT_OUT},
     **MORE_WRITES,
-    "mark_copy": (CASES["queued"], lambda b, c: b.run(recover.mark_copy("op:1", "restored"))),
 }

@@ -27,7 +27,7 @@ from tenure.procedures import upkeep
 from tenure.procedures.approvals import replay_revocations
 from tenure.procedures.outbox import add_message, claim_messages, finish_messages
 from tenure.procedures.reconcile import Question, sweep_answer, sweep_step
-from tenure.procedures.recover import answer_lost, mark_copy, read_doubt, settle_lost
+from tenure.procedures.recover import answer_lost, read_doubt, settle_lost
 from tenure.rules.lease import Lease
 from tenure.rules.ledger import Book, Entry, applied
 from tenure.rules.message import Delivered, Refused
@@ -63,6 +63,7 @@ from tests.contract.conftest import Benches
 from tests.contract.faults import Fault, Gate, PostgresFault, SqliteFault
 from tests.contract.governed import forgotten, governed, grant_of
 from tests.contract.invariants import broken
+from tests.support.copies import mark_copy
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 # Numbers that a database gives out, and never twice.

@@ -18,7 +18,6 @@ import pytest
 from tenure.errors import ExecutionStopped
 from tenure.procedures.approvals import replay_revocations
 from tenure.procedures.control import stop_effect
-from tenure.procedures.recover import mark_copy
 from tenure.procedures.upkeep import promote, recover
 from tenure.rules.control import ControlMode, Judged
 from tenure.rules.envelope import GovernanceInput
@@ -33,6 +32,7 @@ from tests.crash.fakes import Books, Killed, MortalProvider, mailer, silent
 from tests.crash.office import KIND, Hand, open_office, wait
 from tests.crash.recovery import NIGHT, Tally, checked, explained, settle_by_ledger
 from tests.crash.scene import ORGANIZATION, PROJECT, Scene
+from tests.support.copies import mark_copy
 
 QUOTE = {"id": 17, "to": "ann@example.org"}
 GOVERNED = GovernanceInput(

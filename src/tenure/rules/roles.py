@@ -75,7 +75,6 @@ _WHAT: dict[frozenset[Role], tuple[str, ...]] = {
         "read_doubt",
         "read_effects",
         "read_facts",
-        "revoked_since",
         "show_queues",
         "show_tenant",
         "stats",
@@ -145,7 +144,6 @@ _WHAT: dict[frozenset[Role], tuple[str, ...]] = {
     _OPERATOR | _REPAIRER: ("resume_sweep",),
     _REPAIRER: (
         "clear_suspicion",
-        "mark_copy",
         "readmit_jobs",
         "readmit_messages",
         "reconcile_dispatched",
