@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tenure.rules.ledger import Book, Entry
+from tenure.yields import FlowScript, call
 
 
 class Ledger(Protocol):
@@ -32,3 +33,21 @@ class Ledger(Protocol):
     def close(self) -> None:
         """Let go of what it holds open; it is opened again when used, because several stores share it."""
         ...
+
+
+def read_ledger(ledger: Ledger) -> FlowScript[Book | None]:
+    """See `Ledger.read`."""
+    book: Book | None = yield from call("ledger_read", ledger.read)
+    return book
+
+
+def begin_ledger(ledger: Ledger, book: Book) -> FlowScript[Book]:
+    """See `Ledger.begin`."""
+    begun: Book = yield from call("ledger_begin", ledger.begin, book)
+    return begun
+
+
+def write_ledger(ledger: Ledger, *entries: Entry) -> FlowScript[Book]:
+    """See `Ledger.write`."""
+    book: Book = yield from call("ledger_write", ledger.write, *entries)
+    return book

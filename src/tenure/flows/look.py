@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tenure.errors import TenureError
-from tenure.flows.ledger import Ledger
+from tenure.flows.ledger import Ledger, begin_ledger, read_ledger, write_ledger
 from tenure.procedures import approvals, authority, tenants
 from tenure.procedures.authority import Ticked
 from tenure.rules.approval import Approval, restriction
 from tenure.rules.authority import Tenant
 from tenure.rules.ledger import Book, Entry, Freeze, confirmed, first_book, judge, settled, ticked
-from tenure.yields import FlowScript, call, flow, new_id, transact
+from tenure.yields import FlowScript, flow, transact
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +37,31 @@ class Looked:
 
 
 @flow
-def first_look(ledger: Ledger, file: str | None) -> FlowScript[Looked]:
+def first_look(ledger: Ledger, file: str | None, store: str) -> FlowScript[Looked]:
     """
     Compare before anything is claimed, and raise the counter; a database that never had a ledger gets one.
 
+    Args:
+        store: The id of the store whose ledger begins, if it has to.
     Raises:
         Unavailable, Refused: The ledger cannot be read: nobody knows whether this database is the current one.
     """
     facts = yield from transact(authority.read_facts(None, file))
-    book: Book | None = yield from call("ledger_read", ledger.read)
+    book = yield from read_ledger(ledger)
     if book is None and facts.store is None:
         known = yield from transact(tenants.list_tenants())
         revocations = yield from transact(approvals.every_revocation())
-        book = yield from call("ledger_begin", ledger.begin, begun(facts.identity, known, revocations))
+        book = yield from begin_ledger(ledger, begun(store, facts.identity, known, revocations))
     try:
         return (yield from _raise(ledger, book, file))
     except _LedgerLost as lost:
         raise lost.error from lost
 
 
-def begun(identity: str, known: list[Tenant], revocations: list[Approval]) -> Book:
+def begun(store: str, identity: str, known: list[Tenant], revocations: list[Approval]) -> Book:
     """Make the first content of a database's ledger; of another store than any ledger that was lost."""
     return first_book(
-        str(new_id()),
+        store,
         identity,
         {one.name: one.epoch for one in known},
         [restriction(one) for one in revocations],
@@ -110,7 +112,7 @@ def _raise(ledger: Ledger, book: Book | None, file: str | None) -> FlowScript[Lo
     if found.frozen is not None:
         return Looked(book, found.frozen)
     try:
-        after: Book = yield from call("ledger_write", ledger.write, *_entries(book, found))
+        after = yield from write_ledger(ledger, *_entries(book, found))
     except TenureError as error:
         if error.code != "LEDGER_MISSING":
             raise _LedgerLost(error) from error
@@ -120,10 +122,9 @@ def _raise(ledger: Ledger, book: Book | None, file: str | None) -> FlowScript[Lo
 
 def _asked(ledger: Ledger) -> FlowScript[Book | None]:
     try:
-        book: Book | None = yield from call("ledger_read", ledger.read)
+        return (yield from read_ledger(ledger))
     except TenureError as error:
         raise _LedgerLost(error) from error
-    return book
 
 
 class _LedgerLost(Exception):

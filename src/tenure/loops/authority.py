@@ -23,7 +23,7 @@ from tenure.flows.look import Looked, first_look, look
 from tenure.procedures.authority import read_facts
 from tenure.rules.ledger import Freeze
 from tenure.stores.contract import AsyncStore
-from tenure.yields import Flow
+from tenure.yields import Flow, new_id
 
 logger = logging.getLogger("tenure.worker")
 
@@ -97,7 +97,7 @@ class AuthorityWatch:
         if self._ledger is None:
             await self._start_without()
             return
-        self._note(await self._run(first_look(self._ledger, self._store.file_identity())))
+        self._note(await self._run(first_look(self._ledger, self._store.file_identity(), str(new_id()))))
 
     async def _start_without(self) -> None:
         if self._store.dialect != "postgresql":

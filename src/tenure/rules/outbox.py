@@ -353,7 +353,7 @@ def unserved(waiting: Waiting) -> Waiting:
     """Say of a message that no live relay serves its destination."""
     before = served(waiting).error_code
     reason = _UNSERVED if before is None else _UNSERVED_AFTER.get(before, _UNSERVED)
-    return waiting._replace(error_code=UNKNOWN_DESTINATION, error_message=reason)
+    return _said_of(waiting, UNKNOWN_DESTINATION, reason)
 
 
 def served(waiting: Waiting) -> Waiting:
@@ -362,8 +362,12 @@ def served(waiting: Waiting) -> Waiting:
         return waiting
     for code, reason in _UNSERVED_AFTER.items():
         if waiting.error_message == reason:
-            return waiting._replace(error_code=code, error_message=_LOST if code == RELAY_LOST else None)
-    return waiting._replace(error_code=None, error_message=None)
+            return _said_of(waiting, code, _LOST if code == RELAY_LOST else None)
+    return _said_of(waiting, None, None)
+
+
+def _said_of(waiting: Waiting, code: str | None, reason: str | None) -> Waiting:
+    return waiting._replace(error_code=code, error_message=reason)
 
 
 def _reason(text: object) -> str:

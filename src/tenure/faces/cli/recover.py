@@ -30,6 +30,7 @@ from tenure.procedures.tenants import list_tenants
 from tenure.rules.ledger import FROZEN, Book, Facts, judge
 from tenure.rules.recover import NeedsEvidence
 from tenure.stores.contract import Store
+from tenure.yields import new_id
 
 
 def recover(
@@ -125,7 +126,7 @@ def _recovered(
 def _new_book(made: Store) -> Callable[[str], Book]:
     tenants, revoked = made.run(list_tenants()), made.run(every_revocation())
     # Another store from now on: the ledger that was lost may turn up again, and knows a life that has ended.
-    return lambda identity: begun(identity, tenants, revoked)
+    return lambda identity: begun(str(new_id()), identity, tenants, revoked)
 
 
 @dataclass(frozen=True, slots=True)
