@@ -95,9 +95,9 @@ STORIES: dict[str, lost.Story] = {
         lost._message,
         lambda b, _: b.run(add_messages([_prepared("op-1", ordered=True), _prepared("op-2")])),
     ),
-    "promote messages": (_later, lambda b, _: lost._quiet(b, outbox_upkeep.promote_messages())),
-    "recover messages": (_lost_relay, lambda b, _: lost._quiet(b, outbox_upkeep.recover_messages())),
-    "release messages": (_held, lambda b, _: lost._quiet(b, outbox_upkeep.release_messages())),
+    "promote messages": (_later, lambda b, _: lost._quiet(b, outbox_upkeep.tend_messages())),
+    "recover messages": (_lost_relay, lambda b, _: lost._quiet(b, outbox_upkeep.tend_messages())),
+    "release messages": (_held, lambda b, _: lost._quiet(b, outbox_upkeep.tend_messages())),
     "announce a relay": (lost._message, lambda b, _: lost._quiet(b, outbox_upkeep.announce_relay("r", ["mail"], HOUR))),
     "announce one of other destinations": (
         lost._message,

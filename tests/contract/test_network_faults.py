@@ -25,8 +25,8 @@ from tenure.errors import Conflict, Refused, TenureError, Unavailable, Uncertain
 from tenure.inbox import IncomingEvent
 from tenure.procedures.outbox import add_message, claim_messages, finish_messages
 from tenure.rules.message import Delivered
-from tenure.rules.scope import Scope
 from tenure.stores.postgres.store import PostgresStore
+from tenure.verbs.scope import Scope
 from tests.contract.bench import Bench
 from tests.contract.build import EXECUTION, KIND, PAYLOAD, create
 from tests.contract.conftest import Benches

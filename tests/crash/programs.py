@@ -28,7 +28,6 @@ from tenure.procedures.authority import compare, read_facts, tick
 from tenure.procedures.control import stop_effect
 from tenure.procedures.effect import Beginning, Finishing, begin_effect, begin_effects, finish_effect, finish_effects
 from tenure.procedures.hold import hold, releasing, renew
-from tenure.procedures.recover import mark_copy
 from tenure.procedures.upkeep import announce, forget_claims, park, promote, recover, withdraw
 from tenure.rules.control import ControlMode, Judged
 from tenure.rules.digest import request_digest
@@ -48,6 +47,7 @@ from tests.crash.mailroom import relays
 from tests.crash.office import AWAITING_KIND, KIND, Hand, open_office, wait
 from tests.crash.recovery import NIGHT, at_rest
 from tests.crash.scene import ORGANIZATION, PROJECT
+from tests.support.copies import mark_copy
 
 QUOTE = {"id": 17, "to": "ann@example.org"}
 GOVERNED = GovernanceInput(

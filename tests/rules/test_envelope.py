@@ -39,6 +39,7 @@ JOB = UUID("0197f3a2-7c11-7d4e-8b5a-1f2e3d4c5b6a")
 OTHER = UUID("0197f3a2-7c11-7d4e-8b5a-1f2e3d4c5b6b")
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
+
 ROW: dict[str, Any] = {"organization": "studio", "project": "sales", "job_id": JOB, "tenant": "studio-eu"}
 WHO = ExecutionInput(tenant="studio-eu", actor="user:42", trace="t-1")
 WHO_ELSE = ExecutionInput(

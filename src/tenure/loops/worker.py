@@ -200,7 +200,7 @@ class Worker:
         if self._journal_dir is not None:
             self._journal = await self._run_apart(partial(ReceiptJournal, self._journal_dir))
             stack.push_async_callback(self._run_apart, self._journal.close)
-        self._authority = AuthorityWatch(self._store, self._run_apart, wake=self._wake)
+        self._authority = AuthorityWatch(self._store, self._run_apart, wake=self._wake.set)
         await self._authority.start()
         self._upkeep = Upkeep(
             self._store,

@@ -201,37 +201,24 @@ def refused_before(command: Command, job: Job) -> Script[ApprovalRefused | None]
 
 
 @procedure(reads=True)
-def revoked_since(
-    since: datetime | None = None, *, limit: int = LIST_MAX, after: tuple[str, str] | None = None
-) -> Script[list[Approval]]:
+def every_revocation(*, page: int = LIST_MAX) -> Script[list[Approval]]:
     """
-    Give the approvals that were revoked at this instant or later, of all tenants, by tenant and reference.
+    Give every approval that was ever revoked here, of all tenants, by tenant and reference; for a ledger that begins.
 
     `rules.approval.restriction` writes each for a ledger outside the database.
 
     Args:
-        limit: At most 1,000.
-        after: Tenant and reference of the last one of the page before.
+        page: How many are read at a time.
     """
-    check_whole("limit", limit, LIST_MAX)
-    tenant, reference = after or (None, None)
-    rows = yield Statement(
-        "approval_revoked",
-        {"since": maybe_micros(since), "after_tenant": tenant, "after_reference": reference, "limit": limit},
-    )
-    return [_approval(row)[0] for row in rows]
-
-
-@procedure(reads=True)
-def every_revocation() -> Script[list[Approval]]:
-    """Give every approval that was ever revoked here; for a ledger that begins."""
     found: list[Approval] = []
-    page: list[Approval] | None = None
-    while page is None or len(page) == LIST_MAX:
-        last = (page[-1].tenant, page[-1].reference) if page else None
-        page = yield from revoked_since(after=last)
-        found += page
-    return found
+    while True:
+        tenant, reference = (found[-1].tenant, found[-1].reference) if found else (None, None)
+        rows = yield Statement(
+            "approval_revoked", {"after_tenant": tenant, "after_reference": reference, "limit": page}
+        )
+        found += [_approval(row)[0] for row in rows]
+        if len(rows) < page:
+            return found
 
 
 @procedure

@@ -67,9 +67,7 @@ class Doubt:
 # --- marking ----------------------------------------------------------------------------------------------------------
 
 
-def mark_suspects(
-    actor: str, reason: str, *, since: datetime | None = None, recovery_id: UUID | None = None
-) -> Script[int]:
+def mark_suspects(actor: str, reason: str, *, since: datetime | None = None) -> Script[int]:
     """
     Mark every job that may still run, or be brought back: what it did after the backup is not known here.
 
@@ -78,33 +76,18 @@ def mark_suspects(
     Args:
         since: When the copy was made, the last instant that it knows. Providers' memory of keys is counted from it.
             Without it each job's creation is taken, which is safe, and sends less.
-        recovery_id: Names this marking; a new one when left out.
     Returns: How many.
     Locks: nothing; for a frozen database. Writes: suspect, event.
     """
     check_text("actor", actor)
     check_text("reason", reason)
-    named = {"recovery_id": recovery_id or new_id(), "actor": actor}
+    named = {"recovery_id": new_id(), "actor": actor}
     _, _, rows = yield [
         Statement("suspect_mark", {**named, "since": maybe_micros(since), "reason": reason, "final": _FINAL}),
         Statement("suspect_tell", {**named, "data": encode({"reason": reason}), "command_id": named["recovery_id"]}),
         Statement("suspect_marked", {"recovery_id": named["recovery_id"]}),
     ]
     return int(rows[0][0])
-
-
-@procedure
-def mark_copy(actor: str, reason: str, *, since: datetime | None = None, command: Command = FRESH) -> Script[int]:
-    """
-    Mark the work of a copy in a transaction of its own; see `mark_suspects`.
-
-    Returns: How many. Locks: nothing; for a database on which no worker runs. Writes: suspect, event.
-    """
-    if command.again:
-        rows = yield Statement("suspect_marked", {"recovery_id": command.id})
-        if rows[0][0]:
-            return int(rows[0][0])
-    return (yield from mark_suspects(actor, reason, since=since, recovery_id=command.id))
 
 
 @procedure

@@ -7,7 +7,7 @@ from tenure.procedures import operate_queues as operate
 from tenure.rules.authority import check_unbound
 from tenure.rules.creation import check_text
 from tenure.rules.queues import QueueChange, QueueState
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Procedure
 
 

@@ -13,7 +13,7 @@ from tenure.rules.authority import check_unbound
 from tenure.rules.bounds import ZERO, check_span, check_whole
 from tenure.rules.creation import check_id, check_text
 from tenure.rules.outbox import MAX_ATTEMPTS, MessageState, StoredMessage
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Procedure
 
 LIST_MAX = 1_000

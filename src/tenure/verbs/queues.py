@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tenure.procedures import queues
 from tenure.rules.authority import check_unbound
 from tenure.rules.fairness import QueueSetting, check_setting
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Procedure
 
 

@@ -16,7 +16,7 @@ from tenure.rules.effect import Effect
 from tenure.rules.job import Job
 from tenure.rules.outcome import Evidence
 from tenure.rules.reconcile import Verdict
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Flow, Procedure, Script, procedure
 
 SWEEP_MAX = 500

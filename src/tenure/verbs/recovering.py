@@ -19,7 +19,7 @@ from tenure.rules.effect import Effect, check_name
 from tenure.rules.job import Job
 from tenure.rules.outcome import Evidence
 from tenure.rules.recover import NeedsEvidence, Operation
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Flow, Procedure
 
 PAGE = 100

@@ -12,7 +12,7 @@ from tenure.rules.authority import Tenant, check_bound
 from tenure.rules.bounds import check_whole
 from tenure.rules.creation import check_id, check_text
 from tenure.rules.job import Job
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Flow, Procedure, new_id
 
 
@@ -85,9 +85,11 @@ def readmit_jobs(
         job_ids: These jobs, all or none of them.
         epoch: All queued work of this older epoch, 500 jobs a call: call again until nothing is given back. With
             neither, of every older epoch.
-    Returns: The jobs readmitted by this call.
+    Returns: The jobs readmitted by this call, or asked for by id.
     Raises:
         IllegalMove: One of the jobs is not queued.
+        Unavailable: Perhaps it was done: `show_tenant` lists the act with its actor and reason and what is still held.
+            Another call is harmless.
         Refused: TENANT_BOUND; DATABASE_FROZEN.
     Locks: the tenant's authority (shared), the jobs' places. Writes: ready, deferred, resting, event, authority_event.
     """

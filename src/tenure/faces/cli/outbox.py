@@ -14,7 +14,17 @@ import typer
 
 from tenure.app import Tenure
 from tenure.errors import Invalid
-from tenure.faces.cli.options import Actor, AppName, AsJson, OnlyTenant, Reason, StoreUrl, loaded, serving
+from tenure.faces.cli.options import (
+    Actor,
+    AppName,
+    AsJson,
+    LedgerPlace,
+    OnlyTenant,
+    Reason,
+    StoreUrl,
+    loaded,
+    serving,
+)
 from tenure.faces.cli.show import console, counted, table, write_json
 from tenure.procedures.outbox_operate import OutboxStats, oldest_message
 from tenure.rules.outbox import MAX_ATTEMPTS, StoredMessage
@@ -160,13 +170,14 @@ def relay(
     retention: Annotated[float, typer.Option(help="Days that delivered messages are kept.")] = 7.0,
     grace: Annotated[float, typer.Option(help="Seconds a stop may wait for deliveries on their way.")] = 30.0,
     health_file: Annotated[Path | None, typer.Option(help="Written about once a second.")] = None,
+    ledger: LedgerPlace = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Say what happens, by ids and codes.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Deliver an app's messages until SIGTERM or Ctrl-C; again to stop waiting for those on their way."""
     if verbose:
         logging.getLogger("tenure").setLevel(logging.INFO)
-    with loaded(app, store) as found:
+    with loaded(app, store, ledger) as found:
         known = {one.name: one for one in found.destinations}
         strange = sorted(set(destination or ()) - known.keys())
         if strange:

@@ -64,6 +64,8 @@ class Face(ABC):
     dialect = "postgresql"
     block_max: timedelta | None = None
     ledger: Any = None
+    # By the store that this one was made from, which closes it.
+    ledger_is_lent = False
 
     def __init__(
         self,

@@ -208,14 +208,14 @@ class PostgresStore(BlockingPools):
         """See `contract.Store.awaiting`; connections are not shared."""
         self._check_open()
         made = AsyncPostgresStore(**self._options())
-        made.ledger = self.ledger
+        made.ledger, made.ledger_is_lent = self.ledger, True
         return made
 
     def close(self) -> None:
         """See `contract.Store.close`."""
         self._notifier.close()
         self._close_pools()
-        if self.ledger is not None:
+        if self.ledger is not None and not self.ledger_is_lent:
             self.ledger.close()
 
     def __enter__(self) -> Self:
@@ -388,7 +388,7 @@ class AsyncPostgresStore(AwaitingPools):
         """See `contract.AsyncStore.blocking`; connections are not shared."""
         self._check_open()
         made = PostgresStore(**self._options())
-        made.ledger = self.ledger
+        made.ledger, made.ledger_is_lent = self.ledger, True
         return made
 
     async def close(self) -> None:
@@ -396,7 +396,7 @@ class AsyncPostgresStore(AwaitingPools):
         if self._telling is not None and self._loop is asyncio.get_running_loop():
             await self._telling
         await self._close_pools()
-        if self.ledger is not None:
+        if self.ledger is not None and not self.ledger_is_lent:
             self.ledger.close()
 
     async def __aenter__(self) -> Self:

@@ -45,6 +45,8 @@ class _Face:
     dialect = "sqlite"
     block_max: timedelta | None = _DEADLINE_MAX
     ledger: Any = None
+    # By the store that this one was made from, which closes it.
+    ledger_is_lent = False
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class _Face:
         except IllegalMove:
             self._closed = False
             raise
-        if self.ledger is not None:
+        if self.ledger is not None and not self.ledger_is_lent:
             self.ledger.close()
 
     def _check_used(self) -> None:
@@ -217,7 +219,7 @@ class SqliteStore(_Face):
         """See `contract.Store.awaiting`: the same engine, which ends with the last store on it."""
         self._check_used()
         made = AsyncSqliteStore(self.url, engine=self._engine, tenant=self.tenant)
-        made.ledger = self.ledger
+        made.ledger, made.ledger_is_lent = self.ledger, True
         return made
 
     def close(self) -> None:
@@ -380,7 +382,7 @@ class AsyncSqliteStore(_Face):
         """See `contract.AsyncStore.blocking`: the same engine, which ends with the last store on it."""
         self._check_used()
         made = SqliteStore(self.url, engine=self._engine, tenant=self.tenant)
-        made.ledger = self.ledger
+        made.ledger, made.ledger_is_lent = self.ledger, True
         return made
 
     async def close(self) -> None:
