@@ -19,9 +19,9 @@ from tenure.stores.migrate import Migration
 from tenure.stores.postgres import schema
 from tenure.stores.postgres.address import read_address
 from tenure.stores.postgres.connection import AwaitingConnection, BlockingConnection
-from tenure.stores.postgres.transactions import SAVEPOINT, Block, Host
+from tenure.stores.postgres.transactions import Block, Host
 from tenure.stores.postgres.trouble import Failure, Kind, connect_failure, connection_lost
-from tenure.stores.postgres.unit import BEGIN, BLOCK_PLANS, READ_PLANS, Unit, settings
+from tenure.stores.postgres.unit import BEGIN, BLOCK_PLANS, READ_PLANS, Savepoint, Unit, settings
 from tenure.stores.postgres.values import Catalogue, Query, plain
 from tenure.stores.postgres.wake import NOTIFY, Listener, Pace
 from tenure.stores.statements import Named, load
@@ -50,6 +50,7 @@ class Face(ABC):
     Args:
         url: `postgresql://...`; see `address.read_address` for the parameters that are ours.
         role: A database role taken on in every transaction.
+        tenant: Said in every transaction, for row security.
         allows: Asked before each procedure.
         clock: Replaces the clock; needs a schema made with `migrate(test_clock=True)`.
         patience: How long one call of `run` tries before it raises Unavailable.
@@ -63,12 +64,15 @@ class Face(ABC):
     dialect = "postgresql"
     block_max: timedelta | None = None
     ledger: Any = None
+    # By the store that this one was made from, which closes it.
+    ledger_is_lent = False
 
     def __init__(
         self,
         url: str,
         *,
         role: str | None = None,
+        tenant: str | None = None,
         allows: Allows | None = None,
         clock: Clock | None = None,
         patience: timedelta = timedelta(seconds=10),
@@ -86,6 +90,7 @@ class Face(ABC):
         self._options: Callable[[], dict[str, Any]] = lambda: {
             "url": url,
             "role": role,
+            "tenant": tenant,
             "allows": allows,
             "clock": clock,
             "patience": patience,
@@ -98,13 +103,14 @@ class Face(ABC):
         self._address = read_address(url, prepare=prepare, listen=listen, pool_size=pool_size)
         self.url = self._address.url
         self._role = role
+        self.tenant = tenant
         self.allows = allows
         self._clock = clock
         self._seconds = patience.total_seconds()
         self._catalogue = Catalogue(load(schema.PACKAGE) if statements is None else statements)
         self._known = migrate.load(schema.PACKAGE) if migrations is None else list(migrations)
         # Which installation of the schema this is, once a connection has told.
-        self._installation: int | None = None
+        self._installation: str | None = None
         # Why the last attempt to connect failed, None after one that did not.
         self._weather: Failure | None = None
         self._closed = False
@@ -128,9 +134,9 @@ class Face(ABC):
         """See `contract.Store.migration_sql`."""
         return schema.whole(self._known)
 
-    def roles_sql(self) -> str:
+    def roles_sql(self, *, row_security: bool = False) -> str:
         """See `contract.Store.roles_sql`."""
-        return schema.roles()
+        return schema.roles(row_security=row_security)
 
     @contextmanager
     def listen(self, wake: Callable[[], None]) -> Iterator[bool]:
@@ -206,7 +212,7 @@ class Face(ABC):
             )
 
     def _role_first(self) -> list[Query]:
-        return settings(deadline=None, role=self._role)
+        return settings(deadline=None, role=self._role, tenant=self.tenant)
 
     def _verify(self) -> schema.Steps[schema.Verified]:
         return schema.verify(self._known, clock=self._clock is not None, opening=self._role_first())
@@ -223,7 +229,7 @@ class Face(ABC):
         return Unit(self._catalogue, self._clock, lambda: self._begin(deadline, plans=True), commits=True, after=after)
 
     def _begin(self, deadline: float | None, *, plans: bool = False) -> list[Query]:
-        return [BEGIN, *settings(deadline=deadline, role=self._role, plans=plans)]
+        return [BEGIN, *settings(deadline=deadline, role=self._role, tenant=self.tenant, plans=plans)]
 
     def _begin_block(self, ends: float | None) -> list[Query]:
         return [*self._begin(ends), BLOCK_PLANS, _OWN_ID]
@@ -246,16 +252,22 @@ class Face(ABC):
     def _refuse_migrating(self) -> None:
         self._refuse()
         if self.allows is not None:
-            self.allows("migrate")
+            self.allows("migrate", lambda: (None,))
 
-    def _migrate(self, *, test_clock: bool, roles: bool) -> schema.Steps[list[str]]:
-        return schema.migrate(self._known, test_clock=test_clock, roles=roles, opening=self._role_first())
+    def _migrate(self, *, test_clock: bool, roles: bool, row_security: bool | None) -> schema.Steps[list[str]]:
+        done = yield from schema.migrate(
+            self._known, test_clock=test_clock, roles=roles, row_security=row_security, opening=self._role_first()
+        )
+        yield from self._look()
+        return done
 
     def _pending(self) -> schema.Steps[list[str]]:
         return schema.waiting(self._known, opening=self._role_first())
 
     def _look(self) -> schema.Steps[None]:
-        return schema.look(self._known, clock=self._clock is not None, opening=self._role_first())
+        found = yield from schema.look(self._known, clock=self._clock is not None, opening=self._role_first())
+        if found is not None:
+            self._installation = found.installation
 
     def _opening_seconds(self) -> float:
         return min(self._seconds, _OPENING)
@@ -272,7 +284,12 @@ class OwnBlock(Block):
 
     def unit(self) -> Unit:
         """See `Host.unit`; the server is told how much of the deadline is left."""
-        return Unit(self._catalogue, self._clock, lambda: [SAVEPOINT, *settings(deadline=self.ends, role=None)])
+        return Unit(
+            self._catalogue,
+            self._clock,
+            lambda: settings(deadline=self.ends, role=None),
+            savepoint=Savepoint(),
+        )
 
 
 class JoinHost(Host):
@@ -287,8 +304,8 @@ class JoinHost(Host):
         """See `Host.unit`."""
         face = self._face
         face._check_open()  # noqa: SLF001 - the other half of the store
-        opening = [SAVEPOINT] if self._known else [SAVEPOINT, schema.JOINED]
-        return Unit(face._catalogue, face._clock, lambda: opening)  # noqa: SLF001
+        opening = [] if self._known else [schema.JOINED]
+        return Unit(face._catalogue, face._clock, lambda: opening, savepoint=Savepoint())  # noqa: SLF001
 
     @property
     def _known(self) -> bool:

@@ -1,7 +1,7 @@
 """
-What a statement of the caller's may not do in a block of a store that was opened with a role.
+What a statement of the caller's may not do in a block of a store that was opened with a role or a tenant.
 
-Our tables are written by procedures, and those are judged by the role. A statement of the caller's would get round that
+Our tables are written by procedures, and those are judged. A statement of the caller's would get round that
 where it writes them, hangs something on them, puts something of the same name before them, refers to them by a
 foreign key, or leaves the connection,
 which the store goes on using, with another setting. Everything of the caller's own stays allowed, temporary tables too.

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tenure.errors import IllegalMove, Invalid
@@ -46,6 +45,8 @@ class _Face:
     dialect = "sqlite"
     block_max: timedelta | None = _DEADLINE_MAX
     ledger: Any = None
+    # By the store that this one was made from, which closes it.
+    ledger_is_lent = False
 
     def __init__(
         self,
@@ -56,10 +57,12 @@ class _Face:
         migrations: Sequence[Migration] | None = None,
         engine: Engine | None = None,
         allows: Allows | None = None,
+        tenant: str | None = None,
     ) -> None:
         check_library()
         place = read_url(url) if engine is None else engine.place
         self.url = place.url
+        self.tenant = tenant
         self._engine = engine or Engine(
             place,
             load(_PACKAGE) if statements is None else statements,
@@ -89,7 +92,7 @@ class _Face:
         except IllegalMove:
             self._closed = False
             raise
-        if self.ledger is not None:
+        if self.ledger is not None and not self.ledger_is_lent:
             self.ledger.close()
 
     def _check_used(self) -> None:
@@ -112,7 +115,7 @@ class _Face:
         """See `contract.Store.migration_sql`."""
         return schema.as_text(self._engine.known)
 
-    def roles_sql(self) -> str:
+    def roles_sql(self, *, row_security: bool = False) -> str:  # noqa: ARG002 - neither is there
         """See `contract.Store.roles_sql`."""
         raise _no_roles()
 
@@ -135,7 +138,7 @@ class _Face:
 
     def _refuse_migrating(self) -> None:
         if self._engine.allows is not None:
-            self._engine.allows("migrate")
+            self._engine.allows("migrate", lambda: (None,))
 
     def _refuse_inside(self, procedure: Procedure[Any] | None) -> None:
         self._check_used()
@@ -186,10 +189,15 @@ class SqliteStore(_Face):
             return Joined(self._engine, connection)
         return Through(connection, find, lambda found: Joined(self._engine, found))
 
-    def migrate(self, *, test_clock: bool = False, roles: bool = False) -> list[str]:  # noqa: ARG002 - always replaceable
+    def migrate(
+        self,
+        *,
+        test_clock: bool = False,  # noqa: ARG002 - always replaceable
+        roles: bool = False,
+        row_security: bool | None = None,
+    ) -> list[str]:
         """See `contract.Store.migrate`."""
-        if roles:
-            raise _no_roles()
+        _refuse_roles(roles=roles, row_security=row_security)
         self._refuse_inside(None)
         self._refuse_migrating()
         return schema.apply(self._engine)
@@ -199,6 +207,10 @@ class SqliteStore(_Face):
         self._refuse_inside(None)
         return self._pending()
 
+    def unsecured_tables(self) -> list[str] | None:
+        """See `contract.Store.unsecured_tables`: a file has no row security."""
+        return None
+
     def notify(self) -> None:
         """Wake the listeners of this process."""
         bell.ring(self._bell)
@@ -206,8 +218,8 @@ class SqliteStore(_Face):
     def awaiting(self) -> AsyncSqliteStore:
         """See `contract.Store.awaiting`: the same engine, which ends with the last store on it."""
         self._check_used()
-        made = AsyncSqliteStore(self.url, engine=self._engine)
-        made.ledger = self.ledger
+        made = AsyncSqliteStore(self.url, engine=self._engine, tenant=self.tenant)
+        made.ledger, made.ledger_is_lent = self.ledger, True
         return made
 
     def close(self) -> None:
@@ -218,12 +230,7 @@ class SqliteStore(_Face):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -345,10 +352,15 @@ class AsyncSqliteStore(_Face):
             return AiosqliteJoined(self._engine, connection)
         return AsyncJoined(self._engine, connection)
 
-    def migrate(self, *, test_clock: bool = False, roles: bool = False) -> Awaitable[list[str]]:  # noqa: ARG002
+    def migrate(
+        self,
+        *,
+        test_clock: bool = False,  # noqa: ARG002 - always replaceable
+        roles: bool = False,
+        row_security: bool | None = None,
+    ) -> Awaitable[list[str]]:
         """See `contract.Store.migrate`."""
-        if roles:
-            raise _no_roles()
+        _refuse_roles(roles=roles, row_security=row_security)
         self._refuse_inside(None)
         self._refuse_migrating()
         return _apart(lambda: schema.apply(self._engine))
@@ -358,6 +370,10 @@ class AsyncSqliteStore(_Face):
         self._refuse_inside(None)
         return _apart(self._pending)
 
+    async def unsecured_tables(self) -> list[str] | None:
+        """See `contract.Store.unsecured_tables`."""
+        return None
+
     async def notify(self) -> None:
         """Wake the listeners of this process."""
         bell.ring(self._bell)
@@ -365,8 +381,8 @@ class AsyncSqliteStore(_Face):
     def blocking(self) -> SqliteStore:
         """See `contract.AsyncStore.blocking`: the same engine, which ends with the last store on it."""
         self._check_used()
-        made = SqliteStore(self.url, engine=self._engine)
-        made.ledger = self.ledger
+        made = SqliteStore(self.url, engine=self._engine, tenant=self.tenant)
+        made.ledger, made.ledger_is_lent = self.ledger, True
         return made
 
     async def close(self) -> None:
@@ -377,12 +393,7 @@ class AsyncSqliteStore(_Face):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
 
@@ -395,12 +406,13 @@ def open_store(
     url: str,
     *,
     role: str | None = None,
+    tenant: str | None = None,
     clock: Clock | None = None,
     allows: Allows | None = None,
 ) -> SqliteStore:
     """Open a SQLite store; see `tenure.stores.open_store`."""
     _refuse_role(role, allows)
-    store = SqliteStore(url, clock=clock, allows=allows)
+    store = SqliteStore(url, clock=clock, allows=allows, tenant=tenant)
     store._check_open()  # noqa: SLF001 - the opener is part of the store
     return store
 
@@ -409,12 +421,13 @@ async def open_async_store(
     url: str,
     *,
     role: str | None = None,
+    tenant: str | None = None,
     clock: Clock | None = None,
     allows: Allows | None = None,
 ) -> AsyncSqliteStore:
     """Open a SQLite store; see `tenure.stores.open_async_store`."""
     _refuse_role(role, allows)
-    store = AsyncSqliteStore(url, clock=clock, allows=allows)
+    store = AsyncSqliteStore(url, clock=clock, allows=allows, tenant=tenant)
     await _apart(store._check_open)  # noqa: SLF001 - the opener is part of the store
     return store
 
@@ -424,6 +437,17 @@ def _no_roles() -> Invalid:
         'SQLite has no database roles to make; open_store(url, role="worker") works there without them',
         code="BAD_ARGUMENT",
     )
+
+
+def _refuse_roles(*, roles: bool, row_security: bool | None) -> None:
+    if row_security is not None:
+        raise Invalid(
+            "SQLite has no row security; open_store(url, tenant=...) works there without it, and a file of its own "
+            "keeps a tenant apart",
+            code="BAD_ARGUMENT",
+        )
+    if roles:
+        raise _no_roles()
 
 
 def _refuse_role(role: str | None, allows: Allows | None) -> None:

@@ -88,9 +88,9 @@ def run_inside(
 
 def _kept_off() -> Refused:
     return Refused(
-        "in a store that was opened with a role the tables of tenure are written through procedures alone, not by SQL, "
-        "and a block leaves what would stand before them or hang on them, names of tables and the settings of the "
-        "connection as they are; run the procedure, or open a store without a role",
+        "in a store that was opened with a role or a tenant the tables of tenure are written through procedures alone, "
+        "not by SQL, and a block leaves what would stand before them or hang on them, names of tables and the settings "
+        "of the connection as they are; run the procedure, or open a store without either",
         code="ROLE_DENIED",
     )
 
