@@ -1,10 +1,10 @@
 """
 What a statement of the caller's may not do in a block of a store that was opened with a role or a tenant.
 
-Our tables are written by procedures, and those are judged. A statement of the caller's would get round that
-where it writes them, hangs something on them, puts something of the same name before them, refers to them by a
-foreign key, or leaves the connection,
-which the store goes on using, with another setting. Everything of the caller's own stays allowed, temporary tables too.
+Our tables are written by procedures, and those are judged. A statement of the caller's would get round that where it
+writes them, hangs something on them, refers to them by a foreign key, puts something of the same name before them, or
+leaves the connection, which the store goes on using, with another setting. Everything of the caller's own stays
+allowed, temporary tables too.
 """
 
 from __future__ import annotations
