@@ -279,7 +279,6 @@ def _finished(bench: Bench, case: Case) -> Any:
 
 
 STORIES: dict[str, Story] = {
-    "mark suspects": (CASES["queued"], lambda b, c: _marked(b)),
     "clear a suspect": (_suspect, lambda b, c: b.service.clear_suspicion(c.job_id, reason="r", actor="op:1")),
     "begin on a suspect": (
         _suspect,
