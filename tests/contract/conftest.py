@@ -4,7 +4,8 @@ Every test here runs four times: on SQLite and on PostgreSQL, with a blocking an
 The tests of a file that says `THROUGH_THE_FUNCTION = True` run once more, with jobs that the SQL function creates.
 Those of a file that says `THROUGH_THE_POOLER = True` run once more, with a blocking store behind PgBouncer in
 transaction mode. Such files hold what a worker, a producer and a relay ask of a database; the others would take as
-long again and use the same connections in the same ways.
+long again and use the same connections in the same ways. Those of a file that says `BLOCKING_ALONE = True` do without
+the awaiting stores: what they ask is what SQL does, and an awaiting store sends the same.
 """
 
 from __future__ import annotations
@@ -146,9 +147,12 @@ def _checked(benches: Benches, name: str) -> Iterator[Bench]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the runs of a test that asks for `bench`."""
     if "bench" in metafunc.fixturenames:
+        usual = [*SQLITE, *POSTGRESQL]
+        if getattr(metafunc.module, "BLOCKING_ALONE", False):
+            usual = [name for name in usual if name.endswith("blocking")]
         more = FUNCTION if getattr(metafunc.module, "THROUGH_THE_FUNCTION", False) else []
         more = more + (POOLED if getattr(metafunc.module, "THROUGH_THE_POOLER", False) else [])
-        metafunc.parametrize("bench", [*SQLITE, *POSTGRESQL, *more], indirect=True)
+        metafunc.parametrize("bench", [*usual, *more], indirect=True)
 
 
 @pytest.fixture

@@ -30,6 +30,8 @@ from tests.contract.bench import START, Bench, Dump
 from tests.contract.build import CASES, RECEIPT, begin, claim, create, running
 from tests.contract.test_claim import KINDS, MADE, QUEUES, TENANTS
 
+BLOCKING_ALONE = True
+
 RESULT = {"receipt": RECEIPT, "n": 2**60, "text": "ü"}
 
 

@@ -22,6 +22,7 @@ from tests.contract.build import KIND, PAYLOAD, claim
 from tests.contract.refusal import refused
 
 THROUGH_THE_FUNCTION = True
+BLOCKING_ALONE = True
 
 FAIR, PLAIN = "fair", "plain"
 
