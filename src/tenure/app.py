@@ -33,6 +33,7 @@ from tenure.rules.envelope import ExecutionInput, GovernanceInput
 from tenure.rules.job import DEFAULT_OPTIONS
 from tenure.rules.outbox import NewMessage
 from tenure.rules.outcome import Evidence, Outcome, Terms
+from tenure.rules.tenancy import agree_bound
 from tenure.service import AsyncDurableJobService, DurableJobService
 from tenure.stores import redacted
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Clock, Store, Transaction
@@ -120,7 +121,7 @@ class Tenure:
         store: A store URL, or an open store that stays yours to close.
         organization: Owner of the jobs that `enqueue` creates.
         project: Scope of their idempotency keys.
-        tenant: Isolation unit; the organization when left out.
+        tenant: Isolation unit; that of an open store which is bound to one, else the organization, when left out.
         actor: Who enqueues, where `enqueue` names nobody.
         providers: Every provider the handlers use; the sweeper asks them by name.
         destinations: Where its messages go; a relay of the app serves them, and a message for another one is refused
@@ -159,7 +160,7 @@ class Tenure:
             )
         self.organization = check_text("organization", organization)
         self.project = check_text("project", project)
-        self.tenant = None if tenant is None else check_text("tenant", tenant)
+        self.tenant = agree_bound(None if isinstance(store, str) else store.tenant, tenant)
         self.actor = None if actor is None else check_text("actor", actor)
         self.providers = AppProviders(providers)
         self.control: Control | None = None

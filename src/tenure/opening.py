@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from functools import partial
+from collections.abc import Callable, Collection
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from tenure import stores
 from tenure.errors import Invalid, TenureError
 from tenure.journal.ledger import COMPACT_ENTRIES, FileLog, LogLedger
 from tenure.procedures.authority import compare, read_facts
+from tenure.rules.creation import check_text
 from tenure.rules.ledger import Book, Facts, judge
 from tenure.rules.roles import check_role, is_role
+from tenure.rules.tenancy import check_bound
 from tenure.stores.contract import AsyncStore, Clock, Store
 
 SUFFIX = ".ledger"
@@ -32,6 +34,7 @@ def open_store(
     url: str,
     *,
     role: str | None = None,
+    tenant: str | None = None,
     clock: Clock | None = None,
     authority_ledger: str | PathLike[str] | None = None,
 ) -> Store:
@@ -45,16 +48,19 @@ def open_store(
             `postgres://` means the same as `postgresql://`.
         role: viewer, producer, worker, operator or repairer: the store runs what that role may, and in PostgreSQL takes
             on the database role `tenure_<role>`. Any other name is a PostgreSQL role of your own to take on.
+        tenant: Bind the store to one tenant: it refuses what is about another, or about all, and in PostgreSQL says so
+            in each transaction, which is what row security goes by.
         clock: Replaces the store's clock in tests.
         authority_ledger: A path, or the URL of another database (`sqlite:///` or `postgresql://`). Left out: beside a
             SQLite file, and none for PostgreSQL and for a database in memory.
 
     Raises:
-        Invalid: BAD_STORE_URL for another scheme, LEDGER_NOT_OUTSIDE; see the store for its own reasons.
+        Invalid: BAD_STORE_URL for another scheme, LEDGER_NOT_OUTSIDE; TENANT_REQUIRED, where row security is on and
+            this role sees one tenant only; see the store for its own reasons.
         Unavailable: The database did not answer.
     """
     ledger = open_ledger(url, authority_ledger)
-    store = stores.open_store(url, clock=clock, **_role(url, role))
+    store = stores.open_store(url, clock=clock, **_holder(url, role, tenant))
     try:
         store.ledger = ledger
         _compare(store)
@@ -68,12 +74,13 @@ async def open_async_store(
     url: str,
     *,
     role: str | None = None,
+    tenant: str | None = None,
     clock: Clock | None = None,
     authority_ledger: str | PathLike[str] | None = None,
 ) -> AsyncStore:
     """See `open_store`; an async context manager, ended by `await close()`."""
     ledger = open_ledger(url, authority_ledger)
-    store = await stores.open_async_store(url, clock=clock, **_role(url, role))
+    store = await stores.open_async_store(url, clock=clock, **_holder(url, role, tenant))
     try:
         store.ledger = ledger
         await _compare_async(store)
@@ -83,12 +90,24 @@ async def open_async_store(
     return store
 
 
-def _role(url: str, role: str | None) -> dict[str, Any]:
-    """Give what a store is opened with so that its holder can do what a role may."""
-    if role is None or not is_role(role):
-        return {"role": role}
-    database = None if url.partition(":")[0].lower() == "sqlite" else f"tenure_{role}"
-    return {"role": database, "allows": partial(check_role, role)}
+def _holder(url: str, role: str | None, tenant: str | None) -> dict[str, Any]:
+    """Give what a store is opened with so that its holder can do what a role may, for a tenant where one is given."""
+    if tenant is not None:
+        check_text("tenant", tenant)
+    known = role is not None and is_role(role)
+    database = role
+    if known:
+        database = None if url.partition(":")[0].lower() == "sqlite" else f"tenure_{role}"
+    if not known and tenant is None:
+        return {"role": database}
+
+    def allows(procedure: str, tenants: Callable[[], Collection[str | None]]) -> None:
+        if role is not None and known:
+            check_role(role, procedure)
+        if tenant is not None:
+            check_bound(tenant, procedure, tenants())
+
+    return {"role": database, "tenant": tenant, "allows": allows}
 
 
 def open_ledger(url: str, authority_ledger: str | PathLike[str] | None) -> LogLedger | None:
@@ -123,7 +142,8 @@ def _suspicious(book: Book | None, facts: Facts) -> bool:
 
 def _compare(store: Store) -> None:
     ledger: LogLedger | None = store.ledger
-    if ledger is None:
+    if ledger is None or store.tenant is not None:
+        # Who sees one tenant cannot judge the whole; a worker's start does.
         return
     try:
         book = ledger.read()
@@ -138,7 +158,8 @@ def _compare(store: Store) -> None:
 
 async def _compare_async(store: AsyncStore) -> None:
     ledger: LogLedger | None = store.ledger
-    if ledger is None:
+    if ledger is None or store.tenant is not None:
+        # Who sees one tenant cannot judge the whole; a worker's start does.
         return
     try:
         book = await asyncio.to_thread(ledger.read)

@@ -19,6 +19,7 @@ from tenure.flows.drive import run_flow, run_flow_async
 from tenure.rules.creation import check_text
 from tenure.rules.ledger import Ledger
 from tenure.rules.scope import Scope
+from tenure.rules.tenancy import agree_bound
 from tenure.stores.contract import AsyncStore, Store
 from tenure.yields import Flow, Procedure
 
@@ -26,10 +27,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _scope(tenant: str | None, actor: str | None, ledger: Ledger | None) -> Scope:
-    for name, value in (("tenant", tenant), ("actor", actor)):
-        if value is not None:
-            check_text(name, value)
+def _scope(bound: str | None, tenant: str | None, actor: str | None, ledger: Ledger | None) -> Scope:
+    tenant = agree_bound(bound, tenant)
+    if actor is not None:
+        check_text("actor", actor)
     return Scope(tenant, actor, ledger)
 
 
@@ -119,13 +120,14 @@ class DurableJobService:
 
     Args:
         store: From `tenure.open_store`.
-        tenant: Bind the service to one tenant: a foreign id is NotFound with the text of an unknown one.
+        tenant: Bind the service to one tenant: a foreign id is NotFound with the text of an unknown one. Left out
+            on a store that is bound to one: that one.
         actor: Who it acts for, where a verb names nobody.
     """
 
     def __init__(self, store: Store, *, tenant: str | None = None, actor: str | None = None) -> None:
         self.store = store
-        self.scope = _scope(tenant, actor, store.ledger)
+        self.scope = _scope(store.tenant, tenant, actor, store.ledger)
 
     create_job = _blocking(verbs.create_job)
     create_jobs = _blocking(verbs.create_jobs)
@@ -201,7 +203,7 @@ class AsyncDurableJobService:
 
     def __init__(self, store: AsyncStore, *, tenant: str | None = None, actor: str | None = None) -> None:
         self.store = store
-        self.scope = _scope(tenant, actor, None if store.ledger is None else _Apart(store.ledger))
+        self.scope = _scope(store.tenant, tenant, actor, None if store.ledger is None else _Apart(store.ledger))
 
     create_job = _awaiting(verbs.create_job)
     create_jobs = _awaiting(verbs.create_jobs)

@@ -167,6 +167,17 @@ class Procedure(Generic[T]):
             return self.name
         return next((one.verb for one in self.args if isinstance(one, Procedure)), self.name)
 
+    def tenants(self) -> set[str | None]:
+        """
+        Tell whose rows it is about, as its arguments say: its `tenant`, or those of the records that it is given first.
+
+        None is among them where they leave that open.
+        """
+        place = _place_of_tenant(self._script)
+        if place is None:
+            return _tenants_of(self.args[0]) if self.args else {None}
+        return {self.args[place] if place < len(self.args) else self.kwargs.get("tenant")}
+
     def __iter__(self) -> Script[T]:
         return self.script()
 
@@ -177,6 +188,23 @@ class Procedure(Generic[T]):
     def __del__(self) -> None:
         if not self._used:
             warnings.warn(f"{self!r} was made but never run", RuntimeWarning, stacklevel=2)
+
+
+@functools.cache
+def _place_of_tenant(script: Callable[..., Any]) -> int | None:
+    """Give where a procedure takes its `tenant`, behind all positional arguments where by name alone."""
+    names = list(inspect.signature(script).parameters)
+    return names.index("tenant") if "tenant" in names else None
+
+
+def _tenants_of(given: Any) -> set[str | None]:
+    if isinstance(given, Procedure):
+        return given.tenants()
+    if isinstance(given, list | tuple) and not hasattr(given, "tenant"):
+        return set().union(*map(_tenants_of, given))
+    if not hasattr(given, "tenant"):
+        given = getattr(given, "job", None)
+    return {getattr(given, "tenant", None)}
 
 
 @overload

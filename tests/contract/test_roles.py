@@ -49,7 +49,7 @@ class Roles:
         return Bench(bench.database, store, bench.test_clock, bench.loop)
 
     def _listening(self, role: Role | None) -> Callable[[str], None]:
-        def allows(name: str) -> None:
+        def allows(name: str, _: object) -> None:
             self.asked.append(name)
             if role is not None:
                 check_role(role, name)

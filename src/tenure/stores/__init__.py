@@ -25,6 +25,7 @@ def open_store(
     url: str,
     *,
     role: str | None = None,
+    tenant: str | None = None,
     clock: Clock | None = None,
     allows: Allows | None = None,
 ) -> Store:
@@ -35,14 +36,16 @@ def open_store(
         url: `sqlite:///jobs.db`, `sqlite:////absolute/jobs.db`, `sqlite:///:memory:`, `postgresql://host/database`;
             `postgres://` means the same as `postgresql://`.
         role: A PostgreSQL role that the connections take on.
-        allows: Asked before each procedure with its name; raises where the holder of this store may not run it.
+        tenant: The only one it is for; PostgreSQL is told so in every transaction.
+        allows: Asked before each procedure with its name and tenants; raises where the holder of this store may not run
+            it.
         clock: Replaces the store's clock in tests.
 
     Raises:
         Invalid: BAD_STORE_URL for another scheme; see the store for its own reasons.
         Unavailable: The database did not answer.
     """
-    store = _module(url).open_store(url, role=role, clock=clock, allows=allows)
+    store = _module(url).open_store(url, role=role, tenant=tenant, clock=clock, allows=allows)
     return cast("Store", store)
 
 
@@ -50,11 +53,12 @@ async def open_async_store(
     url: str,
     *,
     role: str | None = None,
+    tenant: str | None = None,
     clock: Clock | None = None,
     allows: Allows | None = None,
 ) -> AsyncStore:
     """See `open_store`; an async context manager, ended by `await close()`."""
-    store = await _module(url).open_async_store(url, role=role, clock=clock, allows=allows)
+    store = await _module(url).open_async_store(url, role=role, tenant=tenant, clock=clock, allows=allows)
     return cast("AsyncStore", store)
 
 

@@ -6,7 +6,7 @@ A store runs procedures on one database. It knows SQL, connections, commits and 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -17,8 +17,8 @@ from tenure.yields import Procedure
 T = TypeVar("T")
 
 
-# Raises where the holder of a store may not run the procedure of this name.
-Allows: TypeAlias = Callable[[str], None]
+# Raises where the holder of a store may not run the procedure of this name, about tenants that it says when asked.
+Allows: TypeAlias = Callable[[str, Callable[[], Collection[str | None]]], None]
 
 
 class Clock(Protocol):
@@ -86,6 +86,7 @@ class Store(Protocol):
         dialect: `sqlite` or `postgresql`.
         url: Where it is, without any password.
         block_max: How long a transaction of a caller may keep all others waiting; None where it does not.
+        tenant: The only one it is for; None means all.
         ledger: The authority ledger that goes with it (`rules.ledger.Ledger`), None where there is none; hung here by
             the opener, and handed on to the stores made from this one.
     """
@@ -93,6 +94,7 @@ class Store(Protocol):
     dialect: str
     url: str
     block_max: timedelta | None
+    tenant: str | None
     ledger: Any
 
     def file_identity(self) -> str | None:
@@ -131,12 +133,14 @@ class Store(Protocol):
         """
         ...
 
-    def migrate(self, *, test_clock: bool = False, roles: bool = False) -> list[str]:
+    def migrate(self, *, test_clock: bool = False, roles: bool = False, row_security: bool | None = None) -> list[str]:
         """
         Bring the schema up to this version; give the names of the migrations applied now.
 
         Args:
             roles: Make the database roles of PostgreSQL and grant them what they need, now and in later migrations.
+            row_security: Keep the tenants' rows apart in PostgreSQL, now and in later migrations; makes the roles too.
+                False ends that, None leaves it as it is.
         """
         ...
 
@@ -144,12 +148,21 @@ class Store(Protocol):
         """Give the whole schema as text that a person can read and run."""
         ...
 
-    def roles_sql(self) -> str:
-        """Give what makes the database roles, to be run by whoever may; raises Invalid where a database has none."""
+    def roles_sql(self, *, row_security: bool = False) -> str:
+        """
+        Give what makes the database roles, to be run by whoever may; raises Invalid where a database has none.
+
+        Args:
+            row_security: And what keeps the tenants' rows apart.
+        """
         ...
 
     def pending_migrations(self) -> list[str]:
         """Give the names of the migrations that are not applied yet."""
+        ...
+
+    def unsecured_tables(self) -> list[str] | None:
+        """Give the tables and views that row security leaves out although it is on; None where it is off."""
         ...
 
     def awaiting(self) -> AsyncStore:
@@ -191,6 +204,7 @@ class AsyncStore(Protocol):
         dialect: `sqlite` or `postgresql`.
         url: Where it is, without any password.
         block_max: How long a transaction of a caller may keep all others waiting; None where it does not.
+        tenant: The only one it is for; None means all.
         ledger: The authority ledger that goes with it (`rules.ledger.Ledger`), None where there is none; hung here by
             the opener, and handed on to the stores made from this one.
     """
@@ -198,6 +212,7 @@ class AsyncStore(Protocol):
     dialect: str
     url: str
     block_max: timedelta | None
+    tenant: str | None
     ledger: Any
 
     def file_identity(self) -> str | None:
@@ -216,7 +231,9 @@ class AsyncStore(Protocol):
         """See `Store.join`."""
         ...
 
-    def migrate(self, *, test_clock: bool = False, roles: bool = False) -> Awaitable[list[str]]:
+    def migrate(
+        self, *, test_clock: bool = False, roles: bool = False, row_security: bool | None = None
+    ) -> Awaitable[list[str]]:
         """See `Store.migrate`."""
         ...
 
@@ -224,12 +241,16 @@ class AsyncStore(Protocol):
         """See `Store.migration_sql`."""
         ...
 
-    def roles_sql(self) -> str:
+    def roles_sql(self, *, row_security: bool = False) -> str:
         """See `Store.roles_sql`."""
         ...
 
     def pending_migrations(self) -> Awaitable[list[str]]:
         """See `Store.pending_migrations`."""
+        ...
+
+    def unsecured_tables(self) -> Awaitable[list[str] | None]:
+        """See `Store.unsecured_tables`."""
         ...
 
     def blocking(self) -> Store:

@@ -94,11 +94,12 @@ def asked(procedure: Procedure[Any], allows: Allows | None = None) -> Iterator[N
     Take note that a procedure was handed to a store, also where the store refuses before it runs a step of it.
 
     Args:
-        allows: What the store was opened with; judges by the name of what was handed in, whatever it is made of.
+        allows: What the store was opened with; judges what was handed in by its name and its arguments, whatever it is
+            made of.
     """
     try:
         if allows is not None:
-            allows(procedure.verb)
+            allows(procedure.verb, procedure.tenants)
         yield
     except BaseException:  # a cancelled caller included
         # A fresh run that is closed at once: a procedure that was refused is not one that somebody forgot to run.

@@ -69,12 +69,20 @@ def migrate(
     roles: Annotated[
         bool, typer.Option("--roles", help="Make the database roles of PostgreSQL too; with --sql print only these.")
     ] = False,
+    row_security: Annotated[
+        bool | None,
+        typer.Option(
+            "--row-security/--no-row-security",
+            help="Keep the tenants' rows apart in PostgreSQL, with the roles; or end that. Left out: as it is.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Bring the schema up to this version; forward only, safe from many processes at once."""
     with opened(store) as made:
         if sql:
-            text = made.roles_sql() if roles else made.migration_sql()
+            apart = row_security is True
+            text = made.roles_sql(row_security=apart) if roles or apart else made.migration_sql()
             sys.stdout.write(text.rstrip() + "\n")
             return 0
         if check:
@@ -84,12 +92,18 @@ def migrate(
             else:
                 sys.stdout.write("".join(f"missing {name}\n" for name in pending) or "up to date\n")
             return 1 if pending else 0
-        applied = made.migrate(roles=roles)
+        applied = made.migrate(roles=roles, row_security=row_security)
+    roles = roles or row_security is True
     if as_json:
-        write_json({"applied": applied, **({"roles": True} if roles else {})})
-    else:
-        done = [f"applied {name}\n" for name in applied] or ["up to date\n"]
-        sys.stdout.write("".join(done) + ("roles granted\n" if roles else ""))
+        said = {} if row_security is None else {"row_security": row_security}
+        write_json({"applied": applied, **({"roles": True} if roles else {}), **said})
+        return 0
+    lines = [f"applied {name}\n" for name in applied] or ["up to date\n"]
+    if roles:
+        lines.append("roles granted\n")
+    if row_security is not None:
+        lines.append(f"row security is {'on' if row_security else 'off'}\n")
+    sys.stdout.write("".join(lines))
     return 0
 
 
@@ -123,6 +137,12 @@ def _look(made: Store) -> list[dict[str, Any]]:
     if pending:
         return [*found, _finding("schema", f"missing {', '.join(pending)}; run `tenure migrate`", ok=False)]
     found.append(_finding("schema", "up to date"))
+    unsecured = made.unsecured_tables()
+    if unsecured:
+        text = f"only in part: it leaves out {', '.join(unsecured)}; run `tenure migrate --row-security`"
+        found.append(_finding("row security", text, ok=False))
+    elif unsecured is not None:
+        found.append(_finding("row security", "on, for every table with a tenant"))
     waiting = made.run(list_jobs(phase=tenure.Phase.NEEDS_ATTENTION, limit=1000))
     escalated = [job for job in waiting if job.escalated_at is not None]
     found.append(_finding("needs attention", f"{len(waiting)} jobs, {len(escalated)} of them escalated"))

@@ -175,7 +175,10 @@ def _judge(error: Exception, statement: str) -> Failure:
         if error.sqlstate == FAILED:
             return Failure(Kind.FINAL, transaction_failed())
         about = error.constraint_name or error.column_name
-        return refused(error.sqlstate, statement, about=about, message=error.message, make=RuntimeError)
+        routine = getattr(error, "server_source_function", None)
+        return refused(
+            error.sqlstate, statement, about=about, message=error.message, make=RuntimeError, routine=routine
+        )
     if isinstance(error, TimeoutError):
         # The owner's command_timeout.
         return kept_waiting()

@@ -50,6 +50,7 @@ class Face(ABC):
     Args:
         url: `postgresql://...`; see `address.read_address` for the parameters that are ours.
         role: A database role taken on in every transaction.
+        tenant: Said in every transaction, for row security.
         allows: Asked before each procedure.
         clock: Replaces the clock; needs a schema made with `migrate(test_clock=True)`.
         patience: How long one call of `run` tries before it raises Unavailable.
@@ -69,6 +70,7 @@ class Face(ABC):
         url: str,
         *,
         role: str | None = None,
+        tenant: str | None = None,
         allows: Allows | None = None,
         clock: Clock | None = None,
         patience: timedelta = timedelta(seconds=10),
@@ -86,6 +88,7 @@ class Face(ABC):
         self._options: Callable[[], dict[str, Any]] = lambda: {
             "url": url,
             "role": role,
+            "tenant": tenant,
             "allows": allows,
             "clock": clock,
             "patience": patience,
@@ -98,6 +101,7 @@ class Face(ABC):
         self._address = read_address(url, prepare=prepare, listen=listen, pool_size=pool_size)
         self.url = self._address.url
         self._role = role
+        self.tenant = tenant
         self.allows = allows
         self._clock = clock
         self._seconds = patience.total_seconds()
@@ -128,9 +132,9 @@ class Face(ABC):
         """See `contract.Store.migration_sql`."""
         return schema.whole(self._known)
 
-    def roles_sql(self) -> str:
+    def roles_sql(self, *, row_security: bool = False) -> str:
         """See `contract.Store.roles_sql`."""
-        return schema.roles()
+        return schema.roles(row_security=row_security)
 
     @contextmanager
     def listen(self, wake: Callable[[], None]) -> Iterator[bool]:
@@ -206,7 +210,7 @@ class Face(ABC):
             )
 
     def _role_first(self) -> list[Query]:
-        return settings(deadline=None, role=self._role)
+        return settings(deadline=None, role=self._role, tenant=self.tenant)
 
     def _verify(self) -> schema.Steps[schema.Verified]:
         return schema.verify(self._known, clock=self._clock is not None, opening=self._role_first())
@@ -223,7 +227,7 @@ class Face(ABC):
         return Unit(self._catalogue, self._clock, lambda: self._begin(deadline, plans=True), commits=True, after=after)
 
     def _begin(self, deadline: float | None, *, plans: bool = False) -> list[Query]:
-        return [BEGIN, *settings(deadline=deadline, role=self._role, plans=plans)]
+        return [BEGIN, *settings(deadline=deadline, role=self._role, tenant=self.tenant, plans=plans)]
 
     def _begin_block(self, ends: float | None) -> list[Query]:
         return [*self._begin(ends), BLOCK_PLANS, _OWN_ID]
@@ -246,10 +250,12 @@ class Face(ABC):
     def _refuse_migrating(self) -> None:
         self._refuse()
         if self.allows is not None:
-            self.allows("migrate")
+            self.allows("migrate", lambda: (None,))
 
-    def _migrate(self, *, test_clock: bool, roles: bool) -> schema.Steps[list[str]]:
-        return schema.migrate(self._known, test_clock=test_clock, roles=roles, opening=self._role_first())
+    def _migrate(self, *, test_clock: bool, roles: bool, row_security: bool | None) -> schema.Steps[list[str]]:
+        return schema.migrate(
+            self._known, test_clock=test_clock, roles=roles, row_security=row_security, opening=self._role_first()
+        )
 
     def _pending(self) -> schema.Steps[list[str]]:
         return schema.waiting(self._known, opening=self._role_first())

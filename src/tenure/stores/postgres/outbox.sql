@@ -37,7 +37,7 @@ SELECT message_id, epoch, created_at, position FROM fresh;
 SELECT m.tenant, m.destination, m.operation, m.message_id, m.digest, p.epoch, m.created_at
 FROM unnest(%(tenant)b::text[], %(destination)b::text[], %(operation)b::text[]) AS given (tenant, destination, operation)
 JOIN tenure.message m USING (tenant, destination, operation)
-JOIN tenure.message_place p ON p.position = m.position AND p.tenant = m.tenant;
+JOIN tenure.message_known p ON p.position = m.position AND p.tenant = m.tenant;
 
 -- name: message_front(destination, limit) once
 -- locks the due messages it gives, skipping locked ones; the claim's choice, oldest first. Nothing on a frozen

@@ -28,7 +28,7 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tenure
     FROM PUBLIC, tenure_viewer, tenure_producer, tenure_worker, tenure_operator, tenure_repairer;
 
 GRANT USAGE ON SCHEMA tenure TO tenure_viewer, tenure_producer, tenure_worker, tenure_operator, tenure_repairer;
-GRANT EXECUTE ON FUNCTION tenure.now_us()
+GRANT EXECUTE ON FUNCTION tenure.now_us(), tenure.every_tenant()
     TO tenure_viewer, tenure_producer, tenure_worker, tenure_operator, tenure_repairer;
 
 -- A lock needs the right to change something of the row, if only its name; and names are not changed by anybody.
@@ -113,7 +113,9 @@ GRANT INSERT, SELECT (message_id, tenant, destination, operation, type, version,
     scheduled_at, created_at, digest, position) ON tenure.message TO tenure_producer;
 GRANT INSERT ON tenure.message TO tenure_worker;
 GRANT INSERT ON tenure.message_due, tenure.message_later, tenure.message_order TO tenure_producer, tenure_worker;
-GRANT SELECT (message_id, tenant, position, epoch) ON tenure.message_place TO tenure_producer;
+GRANT SELECT (message_id, tenant, position, epoch) ON tenure.message_due, tenure.message_later, tenure.message_lease,
+    tenure.message_resting, tenure.message_done TO tenure_producer;
+GRANT SELECT ON tenure.message_known TO tenure_producer;
 -- Consumers are producers of what follows.
 GRANT SELECT, INSERT, UPDATE ON tenure.inbox_consumer TO tenure_producer, tenure_worker;
 GRANT SELECT, INSERT ON tenure.inbox, tenure.inbox_delivery TO tenure_producer, tenure_worker;

@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from tenure.errors import Invalid
 from tenure.stores.migrate import Migration, check_version, pending, schema_missing
-from tenure.stores.postgres.trouble import ROLES
+from tenure.stores.postgres.trouble import ROLES, ROW_SECURITY
 from tenure.stores.postgres.unit import BEGIN, COMMIT
 from tenure.stores.postgres.values import Query, plain, script
 from tenure.yields import Rows
@@ -55,7 +55,21 @@ _SCHEMA = plain(
     "schema",
     "SELECT (SELECT max(version) FROM tenure.migration), "
     "(SELECT applied_at_us FROM tenure.migration ORDER BY version LIMIT 1), "
-    "EXISTS (SELECT FROM tenure.meta WHERE key = 'test_clock')",
+    "EXISTS (SELECT FROM tenure.meta WHERE key = 'test_clock'), "
+    "coalesce((SELECT relrowsecurity FROM pg_catalog.pg_class WHERE oid = to_regclass('tenure.job')), false)",
+)
+# May this transaction see anything, as row security has it?
+_SEES = plain("sees", "SELECT tenure.every_tenant() OR coalesce(current_setting('tenure.tenant', true), '') <> ''")
+# All that has tenants' rows in it, and what of row security is there. What row_security.sql makes.
+_SECURED = plain(
+    "secured",
+    "SELECT c.relname, CASE c.relkind WHEN 'v' THEN coalesce('security_invoker=true' = ANY(c.reloptions), false) "
+    "ELSE c.relrowsecurity AND c.relforcerowsecurity AND (SELECT count(*) FROM pg_catalog.pg_policy p "
+    "WHERE p.polrelid = c.oid AND p.polname IN ('one_tenant', 'every_tenant')) = 2 END, "
+    "c.relrowsecurity OR EXISTS (SELECT FROM pg_catalog.pg_policy p WHERE p.polrelid = c.oid) "
+    "FROM pg_catalog.pg_class c WHERE c.relnamespace = 'tenure'::regnamespace AND c.relkind IN ('r', 'p', 'v') "
+    "AND (c.relname = 'claim' OR EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid "
+    "AND a.attname = 'tenant' AND NOT a.attisdropped)) ORDER BY c.relname",
 )
 # Made for this database, and not only for another one of the same server.
 _ROLES = plain(
@@ -126,15 +140,22 @@ def verify(known: Sequence[Migration], *, clock: bool, opening: Sequence[Query])
         clock: The store replaces the clock.
         opening: What a transaction needs first, such as the role.
     Raises:
-        Invalid: DATABASE_TOO_OLD, STANDBY, SYNC_COMMIT_OFF, SCHEMA_MISSING, SCHEMA_NEWER or TEST_CLOCK.
+        Invalid: DATABASE_TOO_OLD, STANDBY, SYNC_COMMIT_OFF, SCHEMA_MISSING, SCHEMA_NEWER, TEST_CLOCK or
+            TENANT_REQUIRED.
     """
     server = (yield [*opening, _SERVER])[-1][0]
     _check_server(server)
     if not server[4]:
         raise schema_missing()
-    version, installation, test_clock = (yield [*opening, _SCHEMA])[-1][0]
+    version, installation, test_clock, secured = (yield [*opening, _SCHEMA])[-1][0]
     check_version(version, known)
     _check_clock(wanted=clock, installed=bool(test_clock))
+    if secured and not (yield [*opening, _SEES])[-1][0][0]:
+        raise Invalid(
+            "row security is on in this database, and whoever this store is sees the rows of one tenant only; open it "
+            "with tenant=, or with a role that serves all of them (worker, operator or repairer)",
+            code="TENANT_REQUIRED",
+        )
     return Verified(installation, server[5])
 
 
@@ -193,7 +214,12 @@ def waiting(known: Sequence[Migration], *, opening: Sequence[Query]) -> Steps[li
 
 
 def migrate(
-    known: Sequence[Migration], *, test_clock: bool, roles: bool = False, opening: Sequence[Query]
+    known: Sequence[Migration],
+    *,
+    test_clock: bool,
+    roles: bool = False,
+    row_security: bool | None = None,
+    opening: Sequence[Query],
 ) -> Steps[list[str]]:
     """
     Apply what waits, in one transaction.
@@ -201,6 +227,7 @@ def migrate(
     Args:
         test_clock: Install the clock that tests may set; only together with the first migration.
         roles: Make the database roles too; they are granted anew by every later migration.
+        row_security: Keep tenants apart, with the roles; done anew by every later migration. False ends it.
     Raises:
         Invalid: SCHEMA_NEWER, TEST_CLOCK, and what `verify` says of the server.
     Locks: an advisory lock of the transaction, for two seconds at most, then fails with 55P03.
@@ -210,7 +237,7 @@ def migrate(
         _refuse_newer(done, known)
         if not pending(done, known):
             yield from _keep_test_clock(done, opening, wanted=test_clock, installing=False)
-            if not roles:
+            if not roles and row_security is None:
                 return []
     yield [
         BEGIN,
@@ -236,10 +263,23 @@ def migrate(
         yield [Query("migration_record", _record(one).encode())]
         names.append(one.name)
     yield from _keep_test_clock(done or set(), (), wanted=test_clock, installing=bool(names))
-    if roles or (done and (yield [_ROLES])[-1]):
+    secured = row_security is not False and (row_security or (bool(done) and (yield from unsecured()) is not None))
+    if row_security is False:
+        yield [script(ROW_SECURITY, _read("row_security_off.sql"))]
+    if roles or secured or (done and (yield [_ROLES])[-1]):
         yield [script(ROLES, _read("roles.sql"))]
+    if secured:
+        yield [script(ROW_SECURITY, _read("row_security.sql"))]
     yield [COMMIT]
     return names
+
+
+def unsecured() -> Steps[list[str] | None]:
+    """Give what row security leaves out although it is on; None where it is off."""
+    rows = (yield [_SECURED])[-1]
+    if not any(begun for _, _, begun in rows):
+        return None
+    return [name for name, whole, _ in rows if not whole]
 
 
 def _refuse_newer(done: set[int], known: Sequence[Migration]) -> None:
@@ -270,9 +310,12 @@ def _read(name: str) -> str:
     return resources.files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
 
 
-def roles() -> str:
-    """Give what makes the database roles, as one text to read and to run, any number of times."""
-    return "BEGIN;\n\n" + _read("roles.sql").strip() + "\n\nCOMMIT;\n"
+def roles(*, row_security: bool) -> str:
+    """Give what makes the database roles, as one text to read and to run, any number of times; and row security."""
+    parts = ["BEGIN;", _read("roles.sql").strip(), "COMMIT;"]
+    if row_security:
+        parts.insert(2, _read("row_security.sql").strip())
+    return "\n\n".join(parts) + "\n"
 
 
 def whole(known: Sequence[Migration]) -> str:

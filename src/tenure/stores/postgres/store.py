@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -28,6 +29,7 @@ from tenure.guard import guard
 from tenure.stores.contract import Allows, Clock
 from tenure.stores.joining import async_finder, finder, library
 from tenure.stores.joining.through import AsyncThrough, Through
+from tenure.stores.postgres import schema
 from tenure.stores.postgres.connection import AwaitingConnection, BlockingConnection, play, play_async
 from tenure.stores.postgres.face import (
     IN_PROGRESS,
@@ -164,17 +166,21 @@ class PostgresStore(BlockingPools):
             return Joined(connection, self._join_host(connection))
         return Through(connection, find, lambda found: Joined(found, self._join_host(found)))
 
-    def migrate(self, *, test_clock: bool = False, roles: bool = False) -> list[str]:
+    def migrate(self, *, test_clock: bool = False, roles: bool = False, row_security: bool | None = None) -> list[str]:
         """See `contract.Store.migrate`."""
         self._refuse_migrating()
-        return self._patiently(
-            lambda until: self._play(until, self._migrate(test_clock=test_clock, roles=roles)), MIGRATING
-        )
+        steps = partial(self._migrate, test_clock=test_clock, roles=roles, row_security=row_security)
+        return self._patiently(lambda until: self._play(until, steps()), MIGRATING)
 
     def pending_migrations(self) -> list[str]:
         """See `contract.Store.pending_migrations`."""
         self._refuse()
         return self._patiently(lambda until: self._play(until, self._pending()), self._seconds)
+
+    def unsecured_tables(self) -> list[str] | None:
+        """See `contract.Store.unsecured_tables`."""
+        self._refuse()
+        return self._patiently(lambda until: self._play(until, schema.unsecured()), self._seconds)
 
     def look(self) -> None:
         """Find out whether the server answers and can be used; for the opener."""
@@ -335,17 +341,23 @@ class AsyncPostgresStore(AwaitingPools):
 
         return AsyncpgJoined(connection, self._join_host(own(connection)))
 
-    async def migrate(self, *, test_clock: bool = False, roles: bool = False) -> list[str]:
+    async def migrate(
+        self, *, test_clock: bool = False, roles: bool = False, row_security: bool | None = None
+    ) -> list[str]:
         """See `contract.Store.migrate`."""
         self._refuse_migrating()
-        return await self._patiently(
-            lambda until: self._play(until, self._migrate(test_clock=test_clock, roles=roles)), MIGRATING
-        )
+        steps = partial(self._migrate, test_clock=test_clock, roles=roles, row_security=row_security)
+        return await self._patiently(lambda until: self._play(until, steps()), MIGRATING)
 
     async def pending_migrations(self) -> list[str]:
         """See `contract.Store.pending_migrations`."""
         self._refuse()
         return await self._patiently(lambda until: self._play(until, self._pending()), self._seconds)
+
+    async def unsecured_tables(self) -> list[str] | None:
+        """See `contract.Store.unsecured_tables`."""
+        self._refuse()
+        return await self._patiently(lambda until: self._play(until, schema.unsecured()), self._seconds)
 
     async def look(self) -> None:
         """See `PostgresStore.look`."""
@@ -409,11 +421,12 @@ def open_store(
     url: str,
     *,
     role: str | None = None,
+    tenant: str | None = None,
     clock: Clock | None = None,
     allows: Allows | None = None,
 ) -> PostgresStore:
     """Open a PostgreSQL store; see `tenure.stores.open_store`."""
-    store = PostgresStore(url, role=role, clock=clock, allows=allows)
+    store = PostgresStore(url, role=role, tenant=tenant, clock=clock, allows=allows)
     try:
         store.look()
     except BaseException:
@@ -426,11 +439,12 @@ async def open_async_store(
     url: str,
     *,
     role: str | None = None,
+    tenant: str | None = None,
     clock: Clock | None = None,
     allows: Allows | None = None,
 ) -> AsyncPostgresStore:
     """Open a PostgreSQL store; see `tenure.stores.open_async_store`."""
-    store = AsyncPostgresStore(url, role=role, clock=clock, allows=allows)
+    store = AsyncPostgresStore(url, role=role, tenant=tenant, clock=clock, allows=allows)
     try:
         await store.look()
     except BaseException:

@@ -63,6 +63,10 @@ FAILED = "25P02"
 ROLE = "role"
 # And of the script that makes the five.
 ROLES = "roles"
+# And of the one that keeps tenants apart.
+ROW_SECURITY = "row_security"
+# The server's routine that refuses a row which no policy admits; its words depend on its language.
+_POLICIES = "ExecWithCheckOptions"
 # A plan prepared before a change of the schema; preparing anew on a fresh connection is the cure.
 _STALE_PLAN = "0A000"
 
@@ -133,6 +137,14 @@ _ROLES_NOT_MADE = (
         "making the database roles takes the owner of the schema tenure with CREATEROLE, and this user is not; let an "
         "administrator run what `tenure migrate --roles --sql` prints, as that owner or a superuser",
         code="ROLES_NOT_MADE",
+    ),
+)
+_OTHER_TENANT = (
+    Kind.FINAL,
+    Refused(
+        "row security keeps this transaction from rows of a tenant that it does not name; open the store with tenant=, "
+        "and in a transaction of your own run SELECT set_config('tenure.tenant', <tenant>, true) first",
+        code="ROW_SECURITY",
     ),
 )
 # What the server says of a statement that takes on a role.
@@ -243,11 +255,24 @@ def _judge(error: psycopg.Error, statement: str, pgconn: pq.abc.PGconn) -> Failu
         return _as_failure(_LOST)
     told = error.diag
     about = told.constraint_name or told.column_name
-    return refused(state, statement, about=about, message=told.message_primary, make=type(error))
+    return refused(
+        state,
+        statement,
+        about=about,
+        message=told.message_primary,
+        make=type(error),
+        routine=told.source_function,
+    )
 
 
 def refused(
-    state: str, statement: str, *, about: str | None, message: str | None, make: Callable[[str], Exception]
+    state: str,
+    statement: str,
+    *,
+    about: str | None,
+    message: str | None,
+    make: Callable[[str], Exception],
+    routine: str | None,
 ) -> Failure:
     """
     Judge what the server said, whichever driver heard it.
@@ -256,12 +281,15 @@ def refused(
         state: The SQLSTATE.
         about: The constraint or column it names.
         make: Makes an error of the driver's from a text of ours.
+        routine: Of the server's, in which it was found.
     """
     meaning = _MEANINGS.get(state) or _MEANINGS.get(state[:2])
     if statement == ROLE:
         meaning = _ROLE_MEANINGS.get(state, meaning)
-    if statement == ROLES and state == "42501":
+    if statement in {ROLES, ROW_SECURITY} and state == "42501":
         meaning = _ROLES_NOT_MADE
+    elif routine == _POLICIES and state == "42501":
+        meaning = _OTHER_TENANT
     if meaning is not None:
         return _as_failure(meaning, state)
     if state == "23505" and about in _KEY_INDEXES:

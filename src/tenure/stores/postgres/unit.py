@@ -3,7 +3,8 @@ What a transaction tells PostgreSQL before and between the statements of a proce
 
 A unit opens with BEGIN and one SELECT of settings that end with the transaction, so that a pooled connection, also one
 behind a transaction-mode pooler, carries nothing over to the next user: how long the server may work on a statement and
-may wait for us with locks held, the role, and a test's clock. All of it shares a round trip with the first statements.
+may wait for us with locks held, the role, the tenant, and a test's clock. All of it shares a round trip with
+the first statements.
 """
 
 from __future__ import annotations
@@ -59,12 +60,15 @@ READ_PLANS = plain("plans", "SELECT set_config('enable_seqscan', $1, true), set_
 BLOCK_PLANS = plain("plans", "SELECT set_config('plan_cache_mode', $1, true)", "force_custom_plan")
 
 
-def settings(*, deadline: float | None, role: str | None, plans: bool = False) -> list[Query]:
+def settings(
+    *, deadline: float | None, role: str | None, tenant: str | None = None, plans: bool = False
+) -> list[Query]:
     """
     Give the settings of one transaction.
 
     Args:
         deadline: Monotonic; the server stops a statement, and a transaction that waits for us, about then.
+        tenant: The only one whose rows the transaction sees, where row security is on.
         plans: With a deadline: plans are made as ours are. One statement for both is 30 us less of each transaction.
     """
     queries = []
@@ -74,6 +78,8 @@ def settings(*, deadline: float | None, role: str | None, plans: bool = False) -
         queries.append(plain("limits", _LIMITS + _PLANS if plans else _LIMITS, str(left)))
     if role is not None:
         queries.append(plain(ROLE, "SELECT set_config('role', $1, true)", role))
+    if tenant is not None:
+        queries.append(plain("tenant", "SELECT set_config('tenure.tenant', $1, true)", tenant))
     return queries
 
 

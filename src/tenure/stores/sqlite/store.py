@@ -56,10 +56,12 @@ class _Face:
         migrations: Sequence[Migration] | None = None,
         engine: Engine | None = None,
         allows: Allows | None = None,
+        tenant: str | None = None,
     ) -> None:
         check_library()
         place = read_url(url) if engine is None else engine.place
         self.url = place.url
+        self.tenant = tenant
         self._engine = engine or Engine(
             place,
             load(_PACKAGE) if statements is None else statements,
@@ -112,7 +114,7 @@ class _Face:
         """See `contract.Store.migration_sql`."""
         return schema.as_text(self._engine.known)
 
-    def roles_sql(self) -> str:
+    def roles_sql(self, *, row_security: bool = False) -> str:  # noqa: ARG002 - neither is there
         """See `contract.Store.roles_sql`."""
         raise _no_roles()
 
@@ -135,7 +137,7 @@ class _Face:
 
     def _refuse_migrating(self) -> None:
         if self._engine.allows is not None:
-            self._engine.allows("migrate")
+            self._engine.allows("migrate", lambda: (None,))
 
     def _refuse_inside(self, procedure: Procedure[Any] | None) -> None:
         self._check_used()
@@ -186,10 +188,15 @@ class SqliteStore(_Face):
             return Joined(self._engine, connection)
         return Through(connection, find, lambda found: Joined(self._engine, found))
 
-    def migrate(self, *, test_clock: bool = False, roles: bool = False) -> list[str]:  # noqa: ARG002 - always replaceable
+    def migrate(
+        self,
+        *,
+        test_clock: bool = False,  # noqa: ARG002 - always replaceable
+        roles: bool = False,
+        row_security: bool | None = None,
+    ) -> list[str]:
         """See `contract.Store.migrate`."""
-        if roles:
-            raise _no_roles()
+        _refuse_roles(roles=roles, row_security=row_security)
         self._refuse_inside(None)
         self._refuse_migrating()
         return schema.apply(self._engine)
@@ -199,6 +206,10 @@ class SqliteStore(_Face):
         self._refuse_inside(None)
         return self._pending()
 
+    def unsecured_tables(self) -> list[str] | None:
+        """See `contract.Store.unsecured_tables`: a file has no row security."""
+        return None
+
     def notify(self) -> None:
         """Wake the listeners of this process."""
         bell.ring(self._bell)
@@ -206,7 +217,7 @@ class SqliteStore(_Face):
     def awaiting(self) -> AsyncSqliteStore:
         """See `contract.Store.awaiting`: the same engine, which ends with the last store on it."""
         self._check_used()
-        made = AsyncSqliteStore(self.url, engine=self._engine)
+        made = AsyncSqliteStore(self.url, engine=self._engine, tenant=self.tenant)
         made.ledger = self.ledger
         return made
 
@@ -345,10 +356,15 @@ class AsyncSqliteStore(_Face):
             return AiosqliteJoined(self._engine, connection)
         return AsyncJoined(self._engine, connection)
 
-    def migrate(self, *, test_clock: bool = False, roles: bool = False) -> Awaitable[list[str]]:  # noqa: ARG002
+    def migrate(
+        self,
+        *,
+        test_clock: bool = False,  # noqa: ARG002 - always replaceable
+        roles: bool = False,
+        row_security: bool | None = None,
+    ) -> Awaitable[list[str]]:
         """See `contract.Store.migrate`."""
-        if roles:
-            raise _no_roles()
+        _refuse_roles(roles=roles, row_security=row_security)
         self._refuse_inside(None)
         self._refuse_migrating()
         return _apart(lambda: schema.apply(self._engine))
@@ -358,6 +374,10 @@ class AsyncSqliteStore(_Face):
         self._refuse_inside(None)
         return _apart(self._pending)
 
+    async def unsecured_tables(self) -> list[str] | None:
+        """See `contract.Store.unsecured_tables`."""
+        return None
+
     async def notify(self) -> None:
         """Wake the listeners of this process."""
         bell.ring(self._bell)
@@ -365,7 +385,7 @@ class AsyncSqliteStore(_Face):
     def blocking(self) -> SqliteStore:
         """See `contract.AsyncStore.blocking`: the same engine, which ends with the last store on it."""
         self._check_used()
-        made = SqliteStore(self.url, engine=self._engine)
+        made = SqliteStore(self.url, engine=self._engine, tenant=self.tenant)
         made.ledger = self.ledger
         return made
 
@@ -395,12 +415,13 @@ def open_store(
     url: str,
     *,
     role: str | None = None,
+    tenant: str | None = None,
     clock: Clock | None = None,
     allows: Allows | None = None,
 ) -> SqliteStore:
     """Open a SQLite store; see `tenure.stores.open_store`."""
     _refuse_role(role, allows)
-    store = SqliteStore(url, clock=clock, allows=allows)
+    store = SqliteStore(url, clock=clock, allows=allows, tenant=tenant)
     store._check_open()  # noqa: SLF001 - the opener is part of the store
     return store
 
@@ -409,12 +430,13 @@ async def open_async_store(
     url: str,
     *,
     role: str | None = None,
+    tenant: str | None = None,
     clock: Clock | None = None,
     allows: Allows | None = None,
 ) -> AsyncSqliteStore:
     """Open a SQLite store; see `tenure.stores.open_async_store`."""
     _refuse_role(role, allows)
-    store = AsyncSqliteStore(url, clock=clock, allows=allows)
+    store = AsyncSqliteStore(url, clock=clock, allows=allows, tenant=tenant)
     await _apart(store._check_open)  # noqa: SLF001 - the opener is part of the store
     return store
 
@@ -424,6 +446,17 @@ def _no_roles() -> Invalid:
         'SQLite has no database roles to make; open_store(url, role="worker") works there without them',
         code="BAD_ARGUMENT",
     )
+
+
+def _refuse_roles(*, roles: bool, row_security: bool | None) -> None:
+    if row_security is not None:
+        raise Invalid(
+            "SQLite has no row security; open_store(url, tenant=...) works there without it, and a file of its own "
+            "keeps a tenant apart",
+            code="BAD_ARGUMENT",
+        )
+    if roles:
+        raise _no_roles()
 
 
 def _refuse_role(role: str | None, allows: Allows | None) -> None:

@@ -152,8 +152,8 @@ class Turn:
                 if "not authorized" not in str(error) and "prohibited" not in str(error):
                     raise
                 raise Refused(
-                    "a store that was opened with a role writes the tables of tenure through procedures alone, not "
-                    "by SQL; run the procedure, or open a store without a role",
+                    "a store that was opened with a role or a tenant writes the tables of tenure through procedures "
+                    "alone, not by SQL; run the procedure, or open a store without either",
                     code="ROLE_DENIED",
                 ) from None
             finally:

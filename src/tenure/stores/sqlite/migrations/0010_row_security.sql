@@ -1,0 +1,1 @@
+-- SQLite has no row security: whoever can open the file reads it all.
