@@ -23,20 +23,20 @@ def check_bound(bound: str, procedure: str, tenants: Collection[str | None]) -> 
     Args:
         tenants: Whose rows the procedure is about; None among them where it does not say.
     Raises:
-        Refused: TENANT_DENIED.
+        Refused: TENANT_BOUND.
     """
     others = sorted(one for one in tenants if one is not None and one != bound)
     if others:
         raise Refused(
             f"this store is bound to tenant {echo(bound)}, and {echo(procedure)} was asked for tenant "
             f"{echo(others[0])}; use a store that is opened with that tenant=, or with none",
-            code="TENANT_DENIED",
+            code="TENANT_BOUND",
         )
     if None in tenants and procedure not in _OF_NOBODY:
         raise Refused(
             f"this store is bound to tenant {echo(bound)}, and {echo(procedure)} is about every tenant or does not say "
             "which; name the tenant, or use a store that is opened without tenant=",
-            code="TENANT_DENIED",
+            code="TENANT_BOUND",
         )
 
 

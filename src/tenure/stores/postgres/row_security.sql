@@ -4,6 +4,11 @@
 -- A transaction sees and writes the rows of the tenant in its setting `tenure.tenant`, whoever it is. Without one a
 -- producer, a viewer and any role of somebody's own see and write nothing; workers, operators, repairers and the owner, who
 -- serve all tenants, see all. Superusers and roles with BYPASSRLS are asked by no policy.
+--
+-- What a policy asks ends in IS NOT NULL, which the planner takes for true of nearly every row. A plain comparison it takes
+-- for true of hardly any: it would then not walk an index up to the limit of a claim, but read and sort all that waits
+-- (40,000 jobs of 50 tenants: 560 ms for a claim instead of 13). So a policy is a filter, and plans are those without it.
+-- The setting is read in a SELECT, once for a statement and not for every row.
 
 DO $$
 DECLARE
@@ -24,13 +29,14 @@ BEGIN
             CONTINUE;
         END IF;
         named := CASE one.relname WHEN 'claim' THEN '(scope::json ->> 0)' ELSE 'tenant' END
-            || ' = nullif(current_setting(''tenure.tenant'', true), '''')';
+            || ' = (SELECT nullif(current_setting(''tenure.tenant'', true), ''''))';
         EXECUTE format('ALTER TABLE tenure.%I ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', one.relname);
         EXECUTE format('DROP POLICY IF EXISTS one_tenant ON tenure.%I', one.relname);
         EXECUTE format('DROP POLICY IF EXISTS every_tenant ON tenure.%I', one.relname);
-        EXECUTE format('CREATE POLICY one_tenant ON tenure.%I USING (%s)', one.relname, named);
+        EXECUTE format('CREATE POLICY one_tenant ON tenure.%I USING (nullif(%s, false) IS NOT NULL)', one.relname, named);
         EXECUTE format('CREATE POLICY every_tenant ON tenure.%I TO tenure_worker, tenure_operator, tenure_repairer, %s '
-            'USING (coalesce(current_setting(''tenure.tenant'', true), '''') = '''')', one.relname, one.owner);
+            'USING (nullif((SELECT coalesce(current_setting(''tenure.tenant'', true), '''') = ''''), false) IS NOT NULL)',
+            one.relname, one.owner);
     END LOOP;
 END $$;
 
