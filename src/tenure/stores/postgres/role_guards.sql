@@ -1,7 +1,8 @@
 -- What grants cannot tell, by triggers: they see who writes what, and a grant sees neither values nor other rows. Installed
 -- right after roles.sql and as often as it. They bind whoever has taken on one of the five roles; the owner of the schema,
 -- superusers and roles of somebody's own are not asked. Who has several roles may do what any of them may.
--- Conditions stand in WHEN, so that a row which meets none of them calls nothing.
+-- Conditions stand in WHEN, so that a row which meets none of them calls nothing. A role that is not there, as after a restore
+-- on another server, is nobody's: to_regrole gives null for it.
 
 -- Refuses what is here unless one of the roles named behind the words may write it.
 CREATE OR REPLACE FUNCTION tenure.refuse_others() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -15,8 +16,8 @@ BEGIN
     IF NOT pg_has_role(current_user, (SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'USAGE')
         AND EXISTS (
             SELECT FROM unnest(ARRAY['producer', 'worker', 'operator', 'repairer']) AS five (role)
-            WHERE pg_has_role(current_user, ('tenure_' || five.role)::name, 'USAGE'))
-        AND NOT EXISTS (SELECT FROM unnest(may) AS one (role) WHERE pg_has_role(current_user, ('tenure_' || one.role)::name, 'USAGE'))
+            WHERE pg_has_role(current_user, to_regrole('tenure_' || five.role), 'USAGE'))
+        AND NOT EXISTS (SELECT FROM unnest(may) AS one (role) WHERE pg_has_role(current_user, to_regrole('tenure_' || one.role), 'USAGE'))
     THEN
         RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', DETAIL = 'ROLE_DENIED',
             MESSAGE = TG_ARGV[0] || ': tenure.' || TG_TABLE_NAME || ' is not written so',
@@ -69,7 +70,7 @@ CREATE OR REPLACE TRIGGER no_older_epoch BEFORE UPDATE ON tenure.authority FOR E
 -- An operator reopens what a provider refused, and begins and settles nothing.
 CREATE OR REPLACE TRIGGER no_settling BEFORE UPDATE ON tenure.effect FOR EACH ROW
     WHEN (
-        pg_has_role(current_user, 'tenure_operator', 'USAGE')
+        pg_has_role(current_user, to_regrole('tenure_operator'), 'USAGE')
         AND NOT (OLD.state = 'rejected' AND NEW.state = 'failed_before_dispatch')
         AND (NEW.state, NEW.operation_key, NEW.request_digest, NEW.attempt_id, NEW.generation, NEW.begun_at, NEW.deadline_at,
             NEW.terms, NEW.receipt::text, NEW.settled_at, NEW.settled_by)
@@ -78,7 +79,7 @@ CREATE OR REPLACE TRIGGER no_settling BEFORE UPDATE ON tenure.effect FOR EACH RO
     ) EXECUTE FUNCTION tenure.refuse_others('an operator begins and settles no effect', 'worker', 'repairer');
 -- After, for a row that is known already is no insert.
 CREATE OR REPLACE TRIGGER no_beginning AFTER INSERT ON tenure.effect FOR EACH ROW
-    WHEN (pg_has_role(current_user, 'tenure_operator', 'USAGE'))
+    WHEN (pg_has_role(current_user, to_regrole('tenure_operator'), 'USAGE'))
     EXECUTE FUNCTION tenure.refuse_others('an operator begins and settles no effect', 'worker', 'repairer');
 -- Uncertain jobs are moved by evidence, which workers and repairers have; of the final ones only the failed come back.
 CREATE OR REPLACE TRIGGER no_leaving BEFORE DELETE ON tenure.resting FOR EACH ROW
@@ -183,18 +184,18 @@ DECLARE
 BEGIN
     FOREACH place IN ARRAY ARRAY['ready', 'deferred', 'message_due', 'message_later', 'message_order'] LOOP
         EXECUTE format('CREATE OR REPLACE TRIGGER only_new AFTER INSERT ON tenure.%I REFERENCING NEW TABLE AS fresh '
-            'FOR EACH STATEMENT WHEN (pg_has_role(current_user, ''tenure_producer'', ''USAGE'') '
-            'AND NOT pg_has_role(current_user, ''tenure_worker'', ''USAGE'') '
-            'AND NOT pg_has_role(current_user, ''tenure_operator'', ''USAGE'') '
-            'AND NOT pg_has_role(current_user, ''tenure_repairer'', ''USAGE'')) '
+            'FOR EACH STATEMENT WHEN (pg_has_role(current_user, to_regrole(''tenure_producer''), ''USAGE'') '
+            'AND NOT pg_has_role(current_user, to_regrole(''tenure_worker''), ''USAGE'') '
+            'AND NOT pg_has_role(current_user, to_regrole(''tenure_operator''), ''USAGE'') '
+            'AND NOT pg_has_role(current_user, to_regrole(''tenure_repairer''), ''USAGE'')) '
             'EXECUTE FUNCTION tenure.refuse_second_place(''new'')', place);
     END LOOP;
     FOREACH place IN ARRAY ARRAY['ready', 'deferred', 'resting', 'outcome', 'message_due', 'message_later',
         'message_resting', 'message_done'] LOOP
         EXECUTE format('CREATE OR REPLACE TRIGGER one_place AFTER INSERT ON tenure.%I REFERENCING NEW TABLE AS fresh '
-            'FOR EACH STATEMENT WHEN ((pg_has_role(current_user, ''tenure_operator'', ''USAGE'') '
-            'OR pg_has_role(current_user, ''tenure_repairer'', ''USAGE'')) '
-            'AND NOT pg_has_role(current_user, ''tenure_worker'', ''USAGE'')) '
+            'FOR EACH STATEMENT WHEN ((pg_has_role(current_user, to_regrole(''tenure_operator''), ''USAGE'') '
+            'OR pg_has_role(current_user, to_regrole(''tenure_repairer''), ''USAGE'')) '
+            'AND NOT pg_has_role(current_user, to_regrole(''tenure_worker''), ''USAGE'')) '
             'EXECUTE FUNCTION tenure.refuse_second_place(''moved'')', place);
     END LOOP;
     -- Also where an administrator runs this: the owner must be able to run it again, and what runs with somebody's rights
