@@ -42,8 +42,8 @@ DEFERRED = (
 BODY = (
     "INSERT INTO tenure.job (job_id, tenant, organization, project, idempotency_key, kind, kind_version, queue, "
     "priority, payload, attempts_max, backoff_us, lease_us, scheduled_at, created_at, on_declined, options, "
-    "payload_digest, operation_digest) VALUES (%(id)s, %(tenant)s, %(tenant)s, 'p', 'x', 'kind', 1, 'default', 0, '{}', "
-    "3, %(backoff)s, 1000000, 0, %(created)s, 'failed', %(options)s, 'v1:x', 'v1:x')"
+    "payload_digest, operation_digest) VALUES (%(id)s, %(tenant)s, %(tenant)s, 'p', 'x', 'kind', 1, 'default', 0, "
+    "'{}', 3, %(backoff)s, 1000000, 0, %(created)s, 'failed', %(options)s, 'v1:x', 'v1:x')"
 )
 NEW: dict[str, Any] = {
     "tenant": "acme",
