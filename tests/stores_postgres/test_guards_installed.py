@@ -29,8 +29,8 @@ def test_an_older_database_is_upgraded_with_what_is_in_it(guarded: Place) -> Non
     with psycopg.connect(url, autocommit=True) as owner:
         # As it was before: no guard, and the digest to be read.
         owner.execute(
-            b"DROP FUNCTION tenure.refuse_undoing, tenure.refuse_others, tenure.refuse_reviving, "
-            b"tenure.refuse_second_place, tenure.known_keys CASCADE"
+            b"DROP FUNCTION tenure.refuse_undoing, tenure.refuse_others, tenure.refuse_clearing, "
+            b"tenure.refuse_reviving, tenure.refuse_second_place, tenure.known_keys CASCADE"
         )
         owner.execute(b"DELETE FROM tenure.migration WHERE version = 11")
         owner.execute(

@@ -103,6 +103,21 @@ def test_a_delivered_message_stays_so_for_every_role(guarded: Place) -> None:
     assert guarded.ask("admin", "SELECT count(*) FROM tenure.message_done") == [(0,)]
 
 
+def test_suspicion_is_a_repairers_to_clear_until_the_job_is_final(guarded: Place) -> None:
+    suspect = (
+        "INSERT INTO tenure.suspect (job_id, tenant, marked_at, since, generation, actor, reason, recovery_id) "
+        "VALUES (%s, 'acme', 1, 1, 0, 'x', 'x', gen_random_uuid())"
+    )
+    jobs = [guarded.create("asleep") for _ in range(2)]
+    for job in jobs:
+        guarded.ask("repairer", suspect, job.id)
+        for login in ("worker", "operator", "busy"):
+            guarded.refuses(login, "cleared by a repairer", "DELETE FROM tenure.suspect WHERE job_id = %s", job.id)
+    guarded.service("repairer").clear_suspicion(jobs[0].id, reason="asked them", actor="rep:1")
+    guarded.service("operator").cancel_job(jobs[1].id, reason="r")
+    assert guarded.ask("admin", "SELECT count(*) FROM tenure.suspect") == [(0,)]
+
+
 # --- approvals, effects and epochs, whoever writes ---
 
 

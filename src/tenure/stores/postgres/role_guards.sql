@@ -88,6 +88,24 @@ CREATE OR REPLACE TRIGGER no_leaving BEFORE DELETE ON tenure.resting FOR EACH RO
 CREATE OR REPLACE TRIGGER no_leaving BEFORE DELETE ON tenure.outcome FOR EACH ROW
     WHEN (OLD.status <> 'failed') EXECUTE FUNCTION tenure.refuse_others('a final job stays so');
 
+-- A suspect job stays so until it is final, or a repairer clears it.
+CREATE OR REPLACE FUNCTION tenure.refuse_clearing() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM tenure.outcome o WHERE o.job_id = OLD.job_id AND o.tenant = OLD.tenant AND o.status <> 'failed'
+    ) THEN
+        RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', DETAIL = 'ROLE_DENIED',
+            MESSAGE = 'suspicion of job ' || OLD.job_id || ' is cleared by a repairer',
+            HINT = 'Let a repairer do it, by clear_suspicion.';
+    END IF;
+    RETURN OLD;
+END $$;
+CREATE OR REPLACE TRIGGER no_clearing BEFORE DELETE ON tenure.suspect FOR EACH ROW
+    WHEN ((pg_has_role(current_user, to_regrole('tenure_worker'), 'USAGE')
+            OR pg_has_role(current_user, to_regrole('tenure_operator'), 'USAGE'))
+        AND NOT pg_has_role(current_user, to_regrole('tenure_repairer'), 'USAGE'))
+    EXECUTE FUNCTION tenure.refuse_clearing();
 -- Delivered and discarded messages are forgotten whole, or not at all.
 CREATE OR REPLACE FUNCTION tenure.refuse_reviving() RETURNS trigger LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
@@ -205,9 +223,11 @@ BEGIN
     -- Also where an administrator runs this: the owner must be able to run it again, and what runs with somebody's rights
     -- runs with the owner's.
     EXECUTE 'ALTER FUNCTION tenure.refuse_others() OWNER TO ' || owner;
+    EXECUTE 'ALTER FUNCTION tenure.refuse_clearing() OWNER TO ' || owner;
     EXECUTE 'ALTER FUNCTION tenure.refuse_reviving() OWNER TO ' || owner;
     EXECUTE 'ALTER FUNCTION tenure.refuse_second_place() OWNER TO ' || owner;
 END $$;
 
 -- Made here, and for nobody to call.
-REVOKE ALL ON FUNCTION tenure.refuse_others(), tenure.refuse_reviving(), tenure.refuse_second_place() FROM PUBLIC;
+REVOKE ALL ON FUNCTION tenure.refuse_others(), tenure.refuse_clearing(), tenure.refuse_reviving(), tenure.refuse_second_place()
+    FROM PUBLIC;
