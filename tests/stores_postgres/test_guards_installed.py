@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import psycopg
 import pytest
 
@@ -12,7 +14,8 @@ from tenure.service import DurableJobService
 from tenure.stores import migrate
 from tenure.stores.postgres.schema import PACKAGE
 from tenure.stores.postgres.store import PostgresStore
-from tests.stores_postgres.guarded import DEFERRED, EXECUTION, MAILER, NEW, SECRET, Place
+from tenure.yields import new_id
+from tests.stores_postgres.guarded import BODY, DEFERRED, EXECUTION, MAILER, NEW, READY, SECRET, Place
 from tests.support.postgres import start_server
 
 
@@ -75,6 +78,33 @@ def test_the_guards_are_the_owners_also_where_an_administrator_made_them(guarded
             b"AND has_function_privilege('tenure_producer', oid, 'EXECUTE')"
         ).fetchall()
         assert callable_by == []
+
+
+def test_an_id_of_another_tenant_is_seen_under_row_security_too(guarded: Place) -> None:
+    with psycopg.connect(guarded.admin_url, autocommit=True) as admin:
+        admin.execute(b"CREATE DATABASE apart OWNER maker")
+    owner, producer = (guarded.url(login).replace("/jobs", "/apart") for login in ("maker", "producer"))
+    with open_store(owner) as store:
+        store.migrate(row_security=True)
+    with open_store(producer, role="producer", tenant="acme") as store:
+        job = (
+            DurableJobService(store)
+            .create_job(organization="acme", project="p1", idempotency_key="k", kind="kind", payload={})
+            .job
+        )
+    for job_id, allowed in ((job.id, False), (new_id(), True)):
+        with psycopg.connect(producer) as connection:
+            connection.execute(b"SELECT set_config('tenure.tenant', 'evil', true)")
+            row = {**NEW, "id": job_id, "tenant": "evil"}
+            connection.execute(BODY.encode(), row)
+            with (
+                contextlib.nullcontext()
+                if allowed
+                else pytest.raises(psycopg.errors.InsufficientPrivilege, match="known")
+            ):
+                connection.execute(READY.encode(), row)
+            if allowed:
+                assert connection.execute(b"SELECT current_setting('tenure.tenant')").fetchone() == ("evil",)
 
 
 def test_the_guards_ask_nobody_where_the_roles_are_gone() -> None:
