@@ -88,11 +88,14 @@ def test_a_snapshot_from_before_a_claim_is_no_way_around(guarded: Place) -> None
         {"at": 2**62},
         {"created": -(2**62)},
         {"backoff": 2**60},
-        {"options": "[1]"},
+        {"options": "{}"},
+        {"options": '{"escalate_after_us": 1e30}'},
+        {"options": '{"escalate_after_us": 1, "providers": 2}'},
     ],
 )
 def test_a_producers_own_job_by_hand_is_as_the_library_makes_it(guarded: Place, odd: dict[str, Any]) -> None:
-    for row, allowed in (({**NEW, **odd}, False), (NEW, True)):
+    whole = {**NEW, "options": '{"escalate_after_us": 1, "recovery_window_us": null, "providers": []}'}
+    for row, allowed in (({**NEW, **odd}, False), (NEW, True), (whole, True)):
         with psycopg.connect(guarded.url("producer")) as connection:
             connection.execute(BODY.encode(), {**row, "id": (job_id := new_id())})
             with contextlib.nullcontext() if allowed else pytest.raises(psycopg.errors.InsufficientPrivilege):

@@ -170,14 +170,18 @@ BEGIN
         SELECT f.job_id INTO odd FROM fresh f
         WHERE (SELECT count(*) FROM tenure.place p WHERE p.job_id = f.job_id) <> 1
             OR (
-                SELECT count(*) <> 1 OR NOT bool_and(
+                SELECT count(*) <> 1 OR bool_and(
                     (j.tenant, j.organization, j.kind, j.queue, f.generation, f.attempt)
                         = (f.tenant, f.organization, f.kind, f.queue, 0, 0)
                     AND least(f.run_at, j.scheduled_at, j.created_at) > -62135596800000000
                     AND greatest(f.run_at, j.scheduled_at, j.created_at) < 253370764800000000
                     AND j.backoff_us <= 3600000000 AND j.lease_us <= 604800000000 AND j.attempts_max <= 10000
-                    AND json_typeof(coalesce(j.options, '{}')::json) = 'object'
-                )
+                    AND (j.options IS NULL OR (
+                        (j.options::json ->> 'escalate_after_us')::numeric BETWEEN 0 AND 8.6e19
+                        AND coalesce((j.options::json ->> 'recovery_window_us')::numeric, 0) BETWEEN 0 AND 8.6e19
+                        AND coalesce(json_typeof(j.options::json -> 'providers'), 'array') = 'array'
+                    ))
+                ) IS NOT TRUE
                 FROM tenure.job j WHERE j.job_id = f.job_id
             )
         LIMIT 1;
