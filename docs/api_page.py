@@ -466,8 +466,8 @@ def messages(page: Page) -> None:
         tenure.outbox.Decision,
         tenure.outbox.OutboxStats,
         tenure.outbox.OutboxCount,
-        tenure.inbox.Event,
-        tenure.inbox.Receipt,
+        tenure.inbox.IncomingEvent,
+        tenure.inbox.Received,
         tenure.inbox.Consumer,
     ):
         record(page, kind)

@@ -35,6 +35,7 @@ from tenure.flows.effect import Performed, perform
 from tenure.guard import guard, refuse_inside
 from tenure.kinds import AwaitingContext, BlockingContext
 from tenure.procedures.publish import close_publish, find_publish, open_publish
+from tenure.rules.bounds import check_span
 from tenure.rules.control import ControlRequest, Judged
 from tenure.rules.digest import request_digest
 from tenure.rules.dispatch import Begun, evidence_of
@@ -120,9 +121,7 @@ class _Shared:
         providers = self._runtime.providers
         declared = providers.terms(provider)
         limit = providers.timeout(provider) if timeout is None else timeout
-        if not isinstance(limit, timedelta) or limit <= timedelta(0):
-            raise Invalid("timeout is a timedelta above zero", code="BAD_DURATION")
-        return declared, request_digest(providers.encode(request)), limit
+        return declared, request_digest(providers.encode(request)), check_span("timeout", limit)
 
     def _question(self, name: str, declared: Terms, digest: str) -> ControlRequest:
         job = self._attempt.job

@@ -13,28 +13,28 @@ from typing import overload
 
 from tenure.procedures.inbox import Consumer, declare_consumer, receive_event
 from tenure.rules.creation import check_text
-from tenure.rules.inbox import Event, Receipt, Received, check_arrival, check_window
+from tenure.rules.inbox import IncomingEvent, Receivable, Received, check_arrival, check_window
 from tenure.stores.contract import AsyncRunning, Running
 
-__all__ = ["Consumer", "Event", "Receipt", "Received", "declare", "receive"]
+__all__ = ["Consumer", "IncomingEvent", "Receivable", "Received", "declare", "receive"]
 
 
 @overload
 def receive(
-    tx: Running, consumer: str, event: Received, delivery_id: str, *, replay_window: timedelta | None = None
-) -> Receipt: ...
+    tx: Running, consumer: str, event: Receivable, delivery_id: str, *, replay_window: timedelta | None = None
+) -> Received: ...
 @overload
 def receive(
-    tx: AsyncRunning, consumer: str, event: Received, delivery_id: str, *, replay_window: timedelta | None = None
-) -> Awaitable[Receipt]: ...
+    tx: AsyncRunning, consumer: str, event: Receivable, delivery_id: str, *, replay_window: timedelta | None = None
+) -> Awaitable[Received]: ...
 def receive(
     tx: Running | AsyncRunning,
     consumer: str,
-    event: Received,
+    event: Receivable,
     delivery_id: str,
     *,
     replay_window: timedelta | None = None,
-) -> Receipt | Awaitable[Receipt]:
+) -> Received | Awaitable[Received]:
     """
     Take note of a message in the consumer's open transaction; apply it only where it is new.
 
@@ -43,7 +43,7 @@ def receive(
 
     Args:
         consumer: Who applies it; each consumer of a store has a memory of its own.
-        event: A `Message`, an `Event` made of what arrived, or anything with the same fields.
+        event: A `Message`, an `IncomingEvent` made of what arrived, or anything with the same fields.
         delivery_id: Names this arrival; the same one brings the same operation, always.
         replay_window: How late a message may still come again; stored at the consumer's first use, a week by default.
     Returns:

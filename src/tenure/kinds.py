@@ -19,6 +19,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tenure.connectors.wire import holds_iterator
 from tenure.errors import Invalid, echo
+from tenure.rules.bounds import check_whole
 from tenure.rules.creation import check_text
 from tenure.rules.envelope import EXECUTION_KEY, GOVERNANCE_KEY
 from tenure.rules.job import DEFAULT_OPTIONS, Options
@@ -170,10 +171,7 @@ def declare(
         Invalid: HANDLER_SIGNATURE; the text shows the right one.
     """
     check_text("kind", name)
-    if type(version) is not int or version < 1:
-        raise Invalid(
-            f"the version of kind {echo(name)} is a whole number from 1, not {echo(version)}", code="BAD_ARGUMENT"
-        )
+    check_whole(f"the version of kind {echo(name)}", version)
     called = _called(function, name)
     is_async = inspect.iscoroutinefunction(called)
     context, payload = _parameters(called, name, is_async=is_async)

@@ -16,11 +16,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tenure import verbs
 from tenure.flows.drive import run_flow, run_flow_async
+from tenure.flows.ledger import Ledger
 from tenure.rules.creation import check_text
-from tenure.rules.ledger import Ledger
-from tenure.rules.scope import Scope
 from tenure.rules.tenancy import agree_bound
 from tenure.stores.contract import AsyncStore, Store
+from tenure.verbs.scope import Scope
 from tenure.yields import Flow, Procedure
 
 P = ParamSpec("P")

@@ -88,13 +88,15 @@ class Command:
     Attributes:
         id: Written with every event of the call.
         runs: How often the procedure was started; a store that lost the reply to a commit starts it again.
+        chosen: Jobs that earlier runs chose by what they were at that time, for whoever could not find them again.
     """
 
-    __slots__ = ("id", "runs")
+    __slots__ = ("chosen", "id", "runs")
 
     def __init__(self) -> None:
         self.id = new_id()
         self.runs = 0
+        self.chosen: frozenset[UUID] = frozenset()
 
     @property
     def again(self) -> bool:

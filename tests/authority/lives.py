@@ -7,7 +7,6 @@ the loops are missing, so a life has no clock but the one it moves itself.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 from collections import Counter
@@ -89,7 +88,7 @@ class Life:
         self.store = await open_async_store(self.place.url, clock=self.clock, authority_ledger=self.place.ledger)
         try:
             self.service = AsyncDurableJobService(self.store, actor="op:1")
-            self.watch = AuthorityWatch(self.store, at_once, wake=asyncio.Event())
+            self.watch = AuthorityWatch(self.store, at_once, wake=lambda: None)
             await self.watch.start()
             yield
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import threading
@@ -15,7 +16,7 @@ from tenure.errors import Invalid, NotFound, Refused, Unavailable
 from tenure.journal.ledger import COMPACT_BYTES, FileLog, LogLedger
 from tenure.journal.mender import repair
 from tenure.journal.storage import KernelStorage
-from tenure.opening import open_ledger
+from tenure.opening import open_ledger, open_store
 from tenure.rules.ledger import (
     FROZEN,
     Book,
@@ -225,3 +226,27 @@ def test_places() -> None:
     with pytest.raises(Invalid) as raised:
         open_ledger("postgresql://me:a@host/app", "postgresql://you:b@host/app")
     assert raised.value.code == "LEDGER_NOT_OUTSIDE"
+
+
+@pytest.mark.parametrize("kept_in", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("store_in", ["sqlite", "postgresql"])
+def test_a_store_closes_no_ledger_that_was_lent_to_it(
+    kept_in: str, store_in: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    made = request.getfixturevalue("postgres_databases").create if "postgresql" in {kept_in, store_in} else None
+    url = f"sqlite:///{tmp_path}/jobs.db" if store_in == "sqlite" else made()
+    place = f"sqlite:///{tmp_path}/ledger.db" if kept_in == "sqlite" else made()
+    with open_store(url, authority_ledger=place) as store:
+        store.ledger.begin(BOOK)
+        connection = store.ledger._log._connection
+
+        async def lend() -> None:
+            async with store.awaiting() as lent:
+                with lent.blocking() as again:
+                    assert again.ledger is lent.ledger is store.ledger
+                    assert again.ledger.read() == BOOK
+
+        asyncio.run(lend())
+        assert store.ledger._log._connection is connection is not None
+    # The control: whoever opened it closes it.
+    assert store.ledger._log._connection is None

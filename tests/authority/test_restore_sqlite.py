@@ -127,7 +127,8 @@ def test_a_worker_that_slept_through_a_recovery_does_not_freeze_again(crew: Crew
         runs_on(crew, running, "a")
         sleeper = running.worker._authority
         assert sleeper is not None
-        old = sleeper._book
+        assert sleeper._last is not None
+        old = sleeper._last.book
     backup(path, tmp_path / "backup.db")
     rename(tmp_path / "backup.db", path)
     with crew.working() as running:
@@ -136,7 +137,8 @@ def test_a_worker_that_slept_through_a_recovery_does_not_freeze_again(crew: Crew
         until(lambda: running.worker.health().ok, "the worker to be well")
         awake = running.worker._authority
         assert awake is not None
-        awake._book = old
+        assert awake._last is not None
+        awake._last = replace(awake._last, book=old, leads=True)
         before = ticks(running)
         until(lambda: ticks(running) > before + 1, "more ticks")
         assert frozen(running) is None

@@ -10,9 +10,10 @@ import pytest
 from tenure.errors import Invalid
 from tenure.flows.authority import thaw_tenant
 from tenure.flows.drive import run_flow
+from tenure.flows.ledger import Ledger
 from tenure.journal.ledger import FileLog, LogLedger
 from tenure.procedures.authority import read_facts, tick
-from tenure.rules.ledger import FROZEN, Book, Ledger, ticked
+from tenure.rules.ledger import FROZEN, Book, ticked
 from tenure.service import DurableJobService
 from tenure.stores import open_store
 from tenure.stores.contract import Store

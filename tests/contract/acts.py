@@ -21,10 +21,8 @@ from tenure.procedures.outbox import claim_messages
 from tenure.procedures.outbox_operate import oldest_message
 from tenure.procedures.outbox_upkeep import (
     announce_relay,
-    promote_messages,
     prune_messages,
-    recover_messages,
-    release_messages,
+    tend_messages,
     withdraw_relay,
 )
 from tenure.procedures.publish import close_publish, find_publish, open_publish
@@ -34,7 +32,7 @@ from tenure.rules.inbox import check_arrival
 from tenure.rules.ledger import Book
 from tenure.rules.outcome import Succeeded
 from tenure.rules.recover import Operation
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tests.contract.bench import Bench
 from tests.contract.build import CASES, KIND, MAILER, PAYLOAD, RECEIPT, Case, create
 from tests.contract.governed import forgotten, governed
@@ -132,7 +130,6 @@ READS: dict[str, Story] = {
         lambda bench: _with_job(bench, governed("ap-1")(bench)),
         lambda b, c: b.run(approvals.approval_of(c.question)),
     ),
-    "revoked_since": _reading(lambda c: approvals.revoked_since()),
     "every_revocation": _reading(lambda c: approvals.every_revocation()),
     "before_revocation": (governed("ap-1"), lambda b, c: b.run(approvals.before_revocation("acme", "ap-1"))),
     "list_suspects": (_suspect, lambda b, c: b.run(recover.list_suspects())),
@@ -207,12 +204,11 @@ MORE_WRITES: dict[str, Story] = {
     "announce_relay, for another": (_message, lambda b, c: b.run(announce_relay("r-1", ["post"], MINUTE))),
     "withdraw_relay": (_message, lambda b, c: b.run(withdraw_relay("r-1"))),
     "claim_messages": (_message, lambda b, c: b.run(claim_messages("r-1", "mail", 10, MINUTE))),
-    "promote_messages": (_message, lambda b, c: b.run(promote_messages())),
-    "recover_messages": (
+    "tend_messages": (_message, lambda b, c: b.run(tend_messages())),
+    "tend_messages, of a lost relay": (
         lambda bench: _aged(bench, _outgoing(bench)),
-        lambda b, c: b.run(recover_messages()),
+        lambda b, c: b.run(tend_messages()),
     ),
-    "release_messages": (_message, lambda b, c: b.run(release_messages())),
     "prune_messages": (_delivered, lambda b, c: b.run(prune_messages(MINUTE))),
     "declare_consumer": (CASES["running"], lambda b, c: b.run(declare_consumer("shop", MINUTE, MINUTE * 2))),
     "receive_event": (CASES["running"], lambda b, c: b.run(_arrival())),
@@ -247,5 +243,4 @@ ACTS: dict[str, Story] = {
     **READS,
     **{name: story for name, story in WRITES.items() if name not in LEFT_OUT},
     **MORE_WRITES,
-    "mark_copy": (CASES["queued"], lambda b, c: b.run(recover.mark_copy("op:1", "restored"))),
 }

@@ -10,9 +10,11 @@ from uuid import uuid4
 import pytest
 
 from tenure.errors import EpochClosed, IllegalMove, Invalid, LeaseLost, NotFound, Refused, Uncertain
+from tenure.procedures.tenants import readmit_jobs
 from tenure.rules.outcome import Accepted, Succeeded, Unknown
 from tenure.rules.status import Phase, Status
 from tenure.service import DurableJobService
+from tenure.yields import new_id
 from tests.contract.bench import Bench
 from tests.contract.build import CASES, MAILER, RECEIPT, REQUEST, Case, begin, claim, create
 from tests.contract.refusal import refused
@@ -172,6 +174,28 @@ def test_many_are_readmitted_all_or_none(bench: Bench) -> None:
     # Again changes nothing and writes no second event.
     assert len(bench.service.readmit_jobs("acme", job_ids=[first.id, second.id], **WHY)) == 2
     assert bench.trail(first.id) == ["readmitted"]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_readmission_that_is_asked_again_tells_what_it_did(bench: Bench, *, named: bool) -> None:
+    """Its first answer was lost; meanwhile one of its jobs was claimed, and another one was readmitted by others."""
+    first, second = create(bench.service), create(bench.service, "k-2")
+    bench.service.rotate_tenant("acme", **WHY)
+    ids = [first.id, second.id] if named else None
+    asked = readmit_jobs(new_id(), "acme", ids, None, WHY["actor"], WHY["reason"])
+    told = bench.run(asked)
+    assert [job.id for job in told] == [first.id, second.id]
+    late = create(bench.service, "k-3")
+    bench.service.rotate_tenant("acme", **WHY)
+    bench.service.readmit_jobs("acme", job_ids=[second.id], **WHY)
+    taken = claim(bench.service)
+    again = bench.run(asked)
+    assert [(job.id, job.status) for job in again] == [(first.id, "queued"), (second.id, "claimed")]
+    assert taken.job.id == second.id
+    assert bench.trail(first.id) == ["readmitted"]
+    # The control: what it did not readmit is for the next call.
+    assert bench.service.show_tenant("acme").held == {2: 2}
+    assert {job.id for job in bench.service.readmit_jobs("acme", **WHY)} == {first.id, late.id}
 
 
 def test_only_the_epoch_that_was_named_is_readmitted(bench: Bench) -> None:

@@ -32,7 +32,7 @@ from tenure.rules.outcome import (
     Succeeded,
     Unknown,
 )
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tests.contract.bench import START, Bench, micros
 from tests.contract.build import (
     CASES,

@@ -17,8 +17,8 @@ from tenure import verbs
 from tenure.errors import Conflict, Invalid, Unavailable
 from tenure.rules.envelope import ExecutionInput, validate_execution_identity_for_dispatch
 from tenure.rules.payload import PAYLOAD_BYTES_MAX
-from tenure.rules.scope import Scope
 from tenure.stores.migrate import load
+from tenure.verbs.scope import Scope
 from tests.contract.bench import START, Bench, micros
 from tests.contract.build import EXECUTION, KIND, PAYLOAD, begin, claim, create
 from tests.contract.conftest import Benches

@@ -11,7 +11,7 @@ import pytest
 
 import tenure
 from tenure.errors import Conflict, Invalid, NotFound, Refused
-from tenure.inbox import Event
+from tenure.inbox import IncomingEvent
 from tenure.rules.digest import message_digest
 from tenure.rules.message import Message
 from tenure.yields import new_id
@@ -21,7 +21,7 @@ from tests.contract.refusal import refused
 
 THROUGH_THE_POOLER = True
 
-EVENT = Event("acme", "op-1", "quote.accepted", 1, "quote/17", {"quote": 17})
+EVENT = IncomingEvent("acme", "op-1", "quote.accepted", 1, "quote/17", {"quote": 17})
 
 
 def receive(bench: Bench, event: Any = EVENT, delivery: str = "d-1", consumer: str = "ledger", **more: Any) -> Any:

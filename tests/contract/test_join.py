@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 from tenure import verbs
 from tenure.errors import Conflict, Invalid, LeaseLost, NotFound, TenureError, Unavailable
 from tenure.rules.outcome import Accepted, Succeeded
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import AfterCommit
 from tests.contract.bench import Bench, SqliteFile
 from tests.contract.build import CASES, EXECUTION, KIND, MAILER, PAYLOAD, REQUEST, claim, create

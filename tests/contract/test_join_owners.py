@@ -200,7 +200,7 @@ def test_autocommit_of_one_connection_is_refused(app: Tenure, engine: sqlalchemy
 
 
 def postgres_url_of(app: Tenure) -> str:
-    return app._url.replace("postgresql:", "postgresql+psycopg:")
+    return app._stores.url.replace("postgresql:", "postgresql+psycopg:")
 
 
 def test_sqlite_in_the_way_that_sqlalchemy_recommends(app: Tenure, engine: sqlalchemy.Engine) -> None:

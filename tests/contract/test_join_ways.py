@@ -168,7 +168,7 @@ def test_many_jobs_share_the_callers_transaction(stage: Stage) -> None:
 def test_messages_leave_and_arrive_in_the_callers_transaction(stage: Stage) -> None:
     """What `app.join` gives is a transaction for the outbox and the inbox too, whichever kind it is."""
     message: dict[str, Any] = {"destination": "mail", "type": "t", "data": {"n": 1}, "tenant": "studio"}
-    event = inbox.Event("studio", f"op-{stage.number}", "t", 1, None, {"n": 1})
+    event = inbox.IncomingEvent("studio", f"op-{stage.number}", "t", 1, None, {"n": 1})
 
     def play(connection: Any) -> tuple[Any, Any, Any]:
         tx = stage.app.join(connection)

@@ -27,7 +27,7 @@ from tenure.procedures import upkeep
 from tenure.procedures.approvals import replay_revocations
 from tenure.procedures.outbox import add_message, claim_messages, finish_messages
 from tenure.procedures.reconcile import Question, sweep_answer, sweep_step
-from tenure.procedures.recover import answer_lost, mark_copy, read_doubt, settle_lost
+from tenure.procedures.recover import answer_lost, read_doubt, settle_lost
 from tenure.rules.lease import Lease
 from tenure.rules.ledger import Book, Entry, applied
 from tenure.rules.message import Delivered, Refused
@@ -63,6 +63,7 @@ from tests.contract.conftest import Benches
 from tests.contract.faults import Fault, Gate, PostgresFault, SqliteFault
 from tests.contract.governed import forgotten, governed, grant_of
 from tests.contract.invariants import broken
+from tests.support.copies import mark_copy
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 # Numbers that a database gives out, and never twice.
@@ -278,7 +279,6 @@ def _finished(bench: Bench, case: Case) -> Any:
 
 
 STORIES: dict[str, Story] = {
-    "mark suspects": (CASES["queued"], lambda b, c: _marked(b)),
     "clear a suspect": (_suspect, lambda b, c: b.service.clear_suspicion(c.job_id, reason="r", actor="op:1")),
     "begin on a suspect": (
         _suspect,
@@ -478,6 +478,7 @@ STORIES: dict[str, Story] = {
         _rotated,
         lambda b, c: b.service.readmit_jobs("acme", job_ids=[c.job_id], actor="op:1", reason="r"),
     ),
+    "readmit all": (_rotated, lambda b, _: b.service.readmit_jobs("acme", actor="op:1", reason="r")),
     "hand in the receipt of a lost intent": (
         _restored,
         lambda b, c: b.service.submit_evidence(f"{KIND}:{c.job_id}:send", Accepted(RECEIPT), attempt_id=UUID(int=5)),

@@ -17,7 +17,7 @@ import pytest
 import tenure
 from tenure import outbox
 from tenure.errors import TenureError
-from tenure.inbox import Event
+from tenure.inbox import IncomingEvent
 from tenure.procedures import outbox_upkeep, upkeep
 from tenure.procedures.authority import compare, read_facts, recover_database, tick
 from tenure.procedures.inbox import declare_consumer, prune_inbox
@@ -31,7 +31,7 @@ from tests.contract.faults import Fault
 
 fault, proxied = lost.fault, lost.proxied
 
-EVENT = Event("acme", "op-1", "quote.accepted", 1, "quote/17", {"quote": 17})
+EVENT = IncomingEvent("acme", "op-1", "quote.accepted", 1, "quote/17", {"quote": 17})
 HOUR = timedelta(hours=1)
 NOBODY = Case(UUID(int=0), None)  # type: ignore[arg-type]  # no job is held
 
@@ -95,9 +95,9 @@ STORIES: dict[str, lost.Story] = {
         lost._message,
         lambda b, _: b.run(add_messages([_prepared("op-1", ordered=True), _prepared("op-2")])),
     ),
-    "promote messages": (_later, lambda b, _: lost._quiet(b, outbox_upkeep.promote_messages())),
-    "recover messages": (_lost_relay, lambda b, _: lost._quiet(b, outbox_upkeep.recover_messages())),
-    "release messages": (_held, lambda b, _: lost._quiet(b, outbox_upkeep.release_messages())),
+    "promote messages": (_later, lambda b, _: lost._quiet(b, outbox_upkeep.tend_messages())),
+    "recover messages": (_lost_relay, lambda b, _: lost._quiet(b, outbox_upkeep.tend_messages())),
+    "release messages": (_held, lambda b, _: lost._quiet(b, outbox_upkeep.tend_messages())),
     "announce a relay": (lost._message, lambda b, _: lost._quiet(b, outbox_upkeep.announce_relay("r", ["mail"], HOUR))),
     "announce one of other destinations": (
         lost._message,

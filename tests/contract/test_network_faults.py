@@ -22,11 +22,11 @@ import pytest
 import tenure
 from tenure import outbox, verbs
 from tenure.errors import Conflict, Refused, TenureError, Unavailable, Uncertain
-from tenure.inbox import Event
+from tenure.inbox import IncomingEvent
 from tenure.procedures.outbox import add_message, claim_messages, finish_messages
 from tenure.rules.message import Delivered
-from tenure.rules.scope import Scope
 from tenure.stores.postgres.store import PostgresStore
+from tenure.verbs.scope import Scope
 from tests.contract.bench import Bench
 from tests.contract.build import EXECUTION, KIND, PAYLOAD, create
 from tests.contract.conftest import Benches
@@ -41,7 +41,7 @@ DEADLINE = PATIENCE.total_seconds() + 1
 KINDS = (*(kind for kind in BYTES if kind != "dropped answer"), "cut before commit", "dropped answer to a commit")
 SPOILED_ONCE = {"cut before commit", "dropped answer to a commit"}
 A_MINUTE = timedelta(minutes=1)
-EVENT = Event("acme", "op-1", "quote.accepted", 1, "quote/17", {"quote": 17})
+EVENT = IncomingEvent("acme", "op-1", "quote.accepted", 1, "quote/17", {"quote": 17})
 
 Act = Callable[[Bench, Any], Any]
 

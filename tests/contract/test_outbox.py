@@ -15,19 +15,20 @@ from tenure.errors import Conflict, Invalid, NotFound, Refused
 from tenure.procedures.outbox import MessageClaim, Outgoing, claim_messages, finish_messages
 from tenure.procedures.outbox_upkeep import (
     announce_relay,
-    promote_messages,
-    recover_messages,
-    release_messages,
+    tend_messages,
     withdraw_relay,
 )
+from tenure.procedures.tenants import freeze, rotate
+from tenure.rules.authority import Tenant
 from tenure.rules.message import Deferred, Delivered, Message
 from tenure.rules.message import Refused as Never
 from tenure.rules.outbox import Answer, MessageState, Together
 from tenure.stores import open_store
-from tenure.yields import new_id
+from tenure.yields import Procedure, new_id
 from tests.contract.bench import Bench, micros
 from tests.contract.caller import own, producer
 from tests.contract.refusal import refused
+from tests.contract.test_join import wait_for_lock
 
 THROUGH_THE_POOLER = True
 
@@ -183,7 +184,7 @@ def test_a_planned_message_waits_for_its_time(bench: Bench) -> None:
     made = add(bench, scheduled_at=bench.now + timedelta(hours=1)).message
     assert (state(bench, made.id), take(bench)) == ("later", [])
     bench.advance(hours=1)
-    assert bench.run(promote_messages()) == 1
+    assert bench.run(tend_messages()) == 1
     assert [one.message.id for one in take(bench)] == [made.id]
 
 
@@ -195,7 +196,7 @@ def test_a_stale_relays_end_changes_nothing_and_the_current_ones_stands(bench: B
     stale = take(bench, "stale")
     assert take(bench, "other") == [], "the lease is not over"
     bench.advance(seconds=60)
-    assert bench.run(recover_messages()) == 1
+    assert bench.run(tend_messages()) == 1
     current = take(bench, "current")
     assert [one.generation for one in (*stale, *current)] == [1, 2]
     before = bench.dump()
@@ -216,7 +217,7 @@ def test_a_lease_that_is_over_finishes_nothing(bench: Bench) -> None:
     taken = take(bench)
     bench.advance(seconds=60)
     assert end(bench, taken, Delivered()).stale == (made.id,)
-    bench.run(recover_messages())
+    bench.run(tend_messages())
     again = take(bench)
     bench.advance(seconds=59)
     assert end(bench, again, Delivered()).states == {made.id: MessageState.DELIVERED}
@@ -227,7 +228,7 @@ def test_lost_deliveries_use_the_budget_up(bench: Bench) -> None:
     for left in (True, False):
         assert len(take(bench)) == 1
         bench.advance(seconds=60)
-        bench.run(recover_messages())
+        bench.run(tend_messages())
         assert (state(bench, made.id) == "due") is left
     stored = bench.service.get_message(made.id)
     assert (stored.state, stored.error_code, stored.attempt_count) == ("set_aside", "RELAY_LOST", 2)
@@ -247,7 +248,7 @@ def test_a_deferred_message_comes_again_later_and_is_set_aside_in_the_end(bench:
         assert (stored.state, stored.error_code, stored.reason) == ("later", "DELIVERY_DEFERRED", "busy")
         assert take(bench) == []
         bench.advance(seconds=60)
-        bench.run(promote_messages())
+        bench.run(tend_messages())
     end(bench, take(bench), Deferred("busy"))
     stored = bench.service.get_message(made.id)
     assert (stored.state, stored.error_code, stored.attempt_count) == ("set_aside", "DELIVERIES_USED_UP", 3)
@@ -384,10 +385,67 @@ def test_held_messages_are_not_claimed_until_they_are_admitted(bench: Bench, hol
     bench.sql(HOLDS[hold][0])
     assert names(take(bench)) == ["free"]
     assert state(bench, made.id) == "held"
-    assert bench.run(release_messages()) == 0
+    assert bench.run(tend_messages()) == 0
     bench.sql(HOLDS[hold][1])
-    assert bench.run(release_messages()) == 1
+    assert bench.run(tend_messages()) == 1
     assert [one.message.id for one in take(bench)] == [made.id]
+
+
+def change(what: str) -> Procedure[Tenant]:
+    """Take away the authority of one of two tenants."""
+    if what == "rotated":
+        return rotate(new_id(), "acme", None, "op:1", "leaked")
+    return freeze(new_id(), "acme", "op:1", "leaked")
+
+
+@pytest.mark.parametrize("what", ["rotated", "frozen"])
+def test_nothing_is_claimed_whose_authority_is_just_being_taken_away(postgres_bench: Bench, what: str) -> None:
+    """A claim is the last look before a delivery: one that commits after a rotation must have seen it."""
+    bench = postgres_bench
+    made = add(bench).message
+    add(bench, "free", tenant="rival")
+    with bench.transaction() as tx:
+        tx.run(change(what))
+        with open_store(bench.database.url, clock=bench.test_clock) as other, ThreadPoolExecutor(1) as thread:
+            found = thread.submit(other.run, claim_messages("r-1", "mail", 10, LEASE)).result()
+        assert names(found.outgoing) == ["free"], "the control: nobody else waits"
+    assert take(bench) == []
+    assert state(bench, made.id) == "held"
+
+
+@pytest.mark.parametrize("what", ["rotated", "frozen"])
+def test_authority_is_taken_away_after_the_claims_that_did_not_see_it(postgres_bench: Bench, what: str) -> None:
+    bench = postgres_bench
+    add(bench, "op-1")
+    with open_store(bench.database.url, clock=bench.test_clock) as other, ThreadPoolExecutor(1) as thread:
+        with bench.transaction() as tx:
+            claimed = tx.run(claim_messages("r-1", "mail", 10, LEASE))
+            changing = thread.submit(other.run, change(what))
+            wait_for_lock(bench)
+            assert not changing.done()
+        assert changing.result(60).name == "acme"
+    assert names(claimed.outgoing) == ["op-1"]
+    # It was claimed in time, and how that ended is a fact: nobody is helped by another delivery.
+    assert list(end(bench, claimed.outgoing, Delivered()).states.values()) == [MessageState.DELIVERED]
+
+
+@pytest.mark.parametrize("what", ["rotated", "frozen", "not at all"])
+def test_a_claim_that_is_asked_again_gives_nothing_whose_authority_is_gone(bench: Bench, what: str) -> None:
+    """Its first answer was lost, so nothing was delivered yet."""
+    made = add(bench).message
+    add(bench, "free", tenant="rival")
+    asked = claim_messages("r-1", "mail", 10, LEASE)
+    first = bench.run(asked)
+    if what == "not at all":
+        assert bench.run(asked).outgoing == first.outgoing
+        return
+    bench.run(change(what))
+    assert names(bench.run(asked).outgoing) == ["free"]
+    bench.advance(seconds=60)
+    assert bench.run(asked).outgoing == [], "a lease that is over is nobody's"
+    assert bench.run(tend_messages()) == 2
+    assert names(take(bench)) == ["free"]
+    assert state(bench, made.id) == "held"
 
 
 def test_nothing_moves_on_a_frozen_database(bench: Bench) -> None:
@@ -398,11 +456,11 @@ def test_nothing_moves_on_a_frozen_database(bench: Bench) -> None:
     bench.advance(minutes=5)
     before = bench.dump()
     assert take(bench) == []
-    assert bench.run(recover_messages()) == bench.run(release_messages()) == 0
+    assert bench.run(tend_messages()) == 0
     assert end(bench, lost, Delivered()).stale == (made.id,)
     assert bench.dump() == before
     bench.sql("DELETE FROM $meta WHERE key = 'frozen'")
-    assert bench.run(recover_messages()) == 1
+    assert bench.run(tend_messages()) == 1
     assert len(take(bench)) == 1, "the lost one by itself"
 
 
@@ -430,6 +488,47 @@ def test_a_message_for_an_unknown_destination_is_set_aside_and_goes_when_it_is_k
     assert bench.run(announce_relay("r-1", ["mail"], timedelta(seconds=15))) == 0
     bench.run(withdraw_relay("r-2"))
     assert bench.run(announce_relay("r-1", ["mail"], timedelta(seconds=15))) == 1
+
+
+FAX = timedelta(seconds=15)
+
+
+@pytest.mark.parametrize("before", ["RELAY_LOST", "BATCH_FAILED", "DELIVERY_DEFERRED"])
+@pytest.mark.parametrize("replayed", [False, True])
+def test_what_may_have_been_delivered_is_still_so_when_its_destination_is_known_again(
+    bench: Bench, before: str, *, replayed: bool
+) -> None:
+    made = add(bench, "fax-1", destination="fax").message
+    taken = take(bench, destination="fax")
+    if before == "RELAY_LOST":
+        bench.advance(seconds=60)
+        assert bench.run(tend_messages()) == 1
+    elif before == "BATCH_FAILED":
+        end(bench, taken, Together("it failed"))
+    else:
+        end(bench, taken, Deferred("busy"))
+        bench.advance(minutes=1)
+        assert bench.run(tend_messages()) == 1
+    add(bench, "fax-2", destination="fax")
+    assert bench.service.get_message(made.id).error_code == before
+    assert bench.run(announce_relay("r-1", ["mail"], FAX)) == 2
+    stored = bench.service.get_message(made.id)
+    assert (stored.state, stored.error_code, stored.attempt_count) == ("set_aside", "UNKNOWN_DESTINATION", 1)
+    assert ("was lost" in (stored.reason or "")) == (before == "RELAY_LOST")
+    if replayed:
+        bench.service.replay_message(made.id, reason="go", actor="op:1", attempts=1)
+        # Nobody serves it even now, and it is set aside once more.
+        assert bench.run(announce_relay("r-1", ["mail"], FAX)) == 1
+    assert bench.run(announce_relay("r-2", ["fax"], FAX)) == 2
+    alone = before != "DELIVERY_DEFERRED"
+    # The control: what was only deferred is known to have not arrived, and needs no care.
+    assert bench.service.get_message(made.id).error_code == (before if alone else None)
+    assert bench.service.list_messages(destination="fax")[-1].error_code is None
+    first = bench.run(claim_messages("r-2", "fax", 10, LEASE)).outgoing
+    if before == "RELAY_LOST":
+        assert names(first) == ["fax-1"], "one that may have taken its relay down goes alone"
+    else:
+        assert "fax-1" in names(first)
 
 
 # --- operators --------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tenure.rules.job import Job, Options
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import Accepted
 from tenure.rules.payload import RESULT_BYTES_MAX, encode
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tests.contract.bench import START, Bench
 from tests.contract.build import CASES, RECEIPT, begin, claim, create
 from tests.contract.refusal import refused

@@ -16,8 +16,8 @@ from tenure.procedures.claim_batch import claim_batch, guess
 from tenure.procedures.operate_queues import CHANGES_MAX
 from tenure.rules.outcome import Accepted, Succeeded
 from tenure.rules.queues import Contents, QueueState, may_claim
-from tenure.rules.scope import Scope
 from tenure.verbs import create_job
+from tenure.verbs.scope import Scope
 from tests.contract.bench import Bench
 from tests.contract.build import CASES, KIND, PAYLOAD, RECEIPT, begin, claim, create, running, running_effect
 from tests.contract.caller import Caller, producer

@@ -19,9 +19,9 @@ from tenure.rules.effect import Effect
 from tenure.rules.job import Job, Options
 from tenure.rules.outcome import Absent, Accepted, Declined, FailedBeforeDispatch, NoAnswer, Succeeded, Unknown
 from tenure.rules.reconcile import Verdict
-from tenure.rules.scope import Scope
 from tenure.service import AsyncDurableJobService
 from tenure.testing.provider import FakeProvider, Step
+from tenure.verbs.scope import Scope
 from tests.contract.bench import START, Bench
 from tests.contract.build import (
     CASES,

@@ -13,7 +13,7 @@ from tenure.connectors.provider import terms
 from tenure.errors import EffectRejected, IllegalMove, Invalid, NotFound, Uncertain
 from tenure.flows.drive import run_flow, run_flow_async
 from tenure.flows.effect import Performed, perform
-from tenure.procedures.recover import forget_suspects, mark_copy
+from tenure.procedures.recover import forget_suspects
 from tenure.rules.digest import request_digest
 from tenure.rules.lease import Lease
 from tenure.rules.outcome import Absent, Accepted, Declined, FailedBeforeDispatch, NoAnswer, Succeeded
@@ -38,6 +38,7 @@ from tests.contract.build import (
     running_sent,
     running_unknown,
 )
+from tests.support.copies import mark_copy
 
 FINAL = {Status.COMPLETED, Status.CANCELLED, Status.DEAD_LETTER, Status.HALT_UNSAFE}
 REASON = "restored from the backup of 04:00"

@@ -219,7 +219,7 @@ def test_messages_and_consumers_of_a_bound_store(bench: Bench, held: Callable[[B
     given: dict[str, Any] = {"destination": "shop", "type": "quote.accepted", "data": {"n": 1}}
     with seen.transaction() as tx:
         assert outbox.add(tx, tenant="acme", **given).created
-        event = inbox.Event(
+        event = inbox.IncomingEvent(
             tenant="acme", operation="o-1", type="quote.accepted", version=1, subject=None, data={"n": 1}
         )
         assert inbox.receive(tx, "shop", event, "d-1").new

@@ -17,7 +17,7 @@ from pathlib import Path
 import psycopg
 
 from tests.cost import baseline
-from tests.cost.idle import IDLE, measure_idle
+from tests.cost.idle import IDLE, IDLE_RELAY, measure_idle, measure_idle_relay
 from tests.cost.servers import prepare, start_quiet
 from tests.cost.work import PIECES
 from tests.support.postgres import Databases
@@ -40,9 +40,10 @@ def repeatedly(measure: Callable[[str], dict[str, float]], make: Callable[[], st
 
 
 def measure_all(make: Callable[[], str]) -> dict[str, dict[str, float]]:
-    """Measure every piece and an idle worker."""
+    """Measure every piece, an idle worker and an idle relay."""
     found = {piece.name: repeatedly(piece.figures, make) for piece in PIECES}
     found[IDLE] = repeatedly(measure_idle, make)
+    found[IDLE_RELAY] = repeatedly(measure_idle_relay, make)
     return found
 
 

@@ -105,4 +105,4 @@ def test_every_committed_figure_belongs_to_work_that_is_measured() -> None:
     names = {piece.name for piece in PIECES}
     for database, pieces in baseline.load().items():
         assert names <= pieces.keys(), f"{database} lacks pieces; make them with: {baseline.ACCEPT}"
-        assert len(pieces) == len(names) + 1  # and the idle worker
+        assert len(pieces) == len(names) + 2  # and the idle worker, and the idle relay

@@ -1,4 +1,4 @@
-"""A worker that has nothing to do says little to its database."""
+"""A worker or a relay that has nothing to do says little to its database."""
 
 from __future__ import annotations
 
@@ -7,25 +7,31 @@ from collections.abc import Callable
 import pytest
 
 from tests.cost import baseline
-from tests.cost.idle import IDLE, measure_idle
+from tests.cost.idle import IDLE, IDLE_RELAY, measure_idle, measure_idle_relay
 from tests.cost.measure import least
 
 LOOKS = 3
 
 
 @pytest.mark.parametrize("database", ["postgresql", "sqlite"])
-def test_an_idle_worker_says_no_more_than_was_accepted(
-    database: str, make_postgres: Callable[[], str], make_sqlite: Callable[[], str], server_name: str
+@pytest.mark.parametrize("piece,measure", [(IDLE, measure_idle), (IDLE_RELAY, measure_idle_relay)])
+def test_what_is_idle_says_no_more_than_was_accepted(
+    database: str,
+    piece: str,
+    measure: Callable[[str], dict[str, float]],
+    make_postgres: Callable[[], str],
+    make_sqlite: Callable[[], str],
+    server_name: str,
 ) -> None:
     make, name = (make_sqlite, "sqlite") if database == "sqlite" else (make_postgres, server_name)
-    allowed = baseline.pieces_for(name, baseline.load())[IDLE]
-    figures = measure_idle(make())
-    # A worker that says nothing does not look for work at all.
+    allowed = baseline.pieces_for(name, baseline.load())[piece]
+    figures = measure(make())
+    # Whoever says nothing does not look at all.
     assert figures["transactions"] > 1
     for _ in range(LOOKS - 1):
-        if baseline.complaints(IDLE, figures, allowed):
-            figures = least(figures, measure_idle(make()))
-    found = baseline.complaints(IDLE, figures, allowed)
+        if baseline.complaints(piece, figures, allowed):
+            figures = least(figures, measure(make()))
+    found = baseline.complaints(piece, figures, allowed)
     assert not found, baseline.verdict(found, f"  measured: {figures}")
 
 

@@ -11,14 +11,12 @@ import tenure
 from tenure.connectors.destination import Destination
 from tenure.flows.drive import run_flow
 from tenure.flows.relay import relay_round
-from tenure.inbox import Event
+from tenure.inbox import IncomingEvent
 from tenure.procedures.outbox import Outgoing, claim_messages
 from tenure.procedures.outbox_upkeep import (
     announce_relay,
-    promote_messages,
     prune_messages,
-    recover_messages,
-    release_messages,
+    tend_messages,
     withdraw_relay,
 )
 from tenure.rules.message import Delivered, Delivery, Message, Refused
@@ -96,9 +94,7 @@ def relays(process: Any) -> None:
     go_round(store, letters)
     store.run(claim_messages("second", "letters", 1, LEASE))
     clock.advance(NIGHT)
-    store.run(recover_messages())
-    store.run(promote_messages())
-    store.run(release_messages())
+    store.run(tend_messages())
     while go_round(store, letters):
         pass
     (poison,) = [one for one in process.service.list_messages() if one.message.operation == "poison"]
@@ -106,7 +102,7 @@ def relays(process: Any) -> None:
     while go_round(store, letters):
         pass
     process.service.discard_message(poison.message.id, reason="it is not")
-    event = Event(ORGANIZATION, "plain", "quote.accepted", 1, None, {"quote": 17})
+    event = IncomingEvent(ORGANIZATION, "plain", "quote.accepted", 1, None, {"quote": 17})
     with store.transaction() as tx:
         tenure.inbox.declare(tx, "ledger", replay_window=timedelta(days=1))
     with store.transaction() as tx:
@@ -132,8 +128,7 @@ def relayed(scene: Scene, folder: Path) -> int:
     scene.store.run(announce_relay("later", ["letters", "fax"], timedelta(seconds=15)))
     for poison in scene.service.list_messages(state="set_aside"):
         scene.service.replay_message(poison.message.id, reason="it is mended")
-    scene.store.run(recover_messages())
-    scene.store.run(promote_messages())
+    scene.store.run(tend_messages())
     while go_round(scene.store, letters, relay="later"):
         pass
     stored = {one.message.operation: one for one in scene.service.list_messages()}
@@ -148,7 +143,7 @@ def relayed(scene: Scene, folder: Path) -> int:
     assert first <= second, "of a subject the older one goes first"
     with scene.store.transaction() as tx:
         receipt = tenure.inbox.receive(
-            tx, "ledger", Event(ORGANIZATION, "plain", "quote.accepted", 1, None, {"quote": 17}), "d-2"
+            tx, "ledger", IncomingEvent(ORGANIZATION, "plain", "quote.accepted", 1, None, {"quote": 17}), "d-2"
         )
     assert receipt.new is (receipt.first_delivery_id == "d-2")
     return len(letters.seen()) - before

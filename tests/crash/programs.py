@@ -28,7 +28,6 @@ from tenure.procedures.authority import compare, read_facts, tick
 from tenure.procedures.control import stop_effect
 from tenure.procedures.effect import Beginning, Finishing, begin_effect, begin_effects, finish_effect, finish_effects
 from tenure.procedures.hold import hold, releasing, renew
-from tenure.procedures.recover import mark_copy
 from tenure.procedures.upkeep import announce, forget_claims, park, promote, recover, withdraw
 from tenure.rules.control import ControlMode, Judged
 from tenure.rules.digest import request_digest
@@ -48,6 +47,7 @@ from tests.crash.mailroom import relays
 from tests.crash.office import AWAITING_KIND, KIND, Hand, open_office, wait
 from tests.crash.recovery import NIGHT, at_rest
 from tests.crash.scene import ORGANIZATION, PROJECT
+from tests.support.copies import mark_copy
 
 QUOTE = {"id": 17, "to": "ann@example.org"}
 GOVERNED = GovernanceInput(
@@ -178,7 +178,7 @@ def holds_and_completes(process: Process) -> None:
 
 def finishes_by_hand(process: Process) -> None:
     # As a joined enqueue does it, in a transaction of its own.
-    process.store.run(process.app.at_once(process.app.prepare(KIND, QUOTE, key="quote-17")))
+    process.store.run(process.app.epochs.create_at_once(process.app.prepare(KIND, QUOTE, key="quote-17")))
     lease = process.claimed()
     effect = process.service.begin_effect(lease, name="mail", request=MAIL, provider=process.mailer)
     outcome: Any = wait(process.mailer.send(MAIL, effect.operation_key))  # type: ignore[arg-type]

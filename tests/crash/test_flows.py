@@ -24,7 +24,6 @@ from tenure.flows.effect import perform
 from tenure.flows.recover import reconcile_suspects
 from tenure.flows.sweep import sweep_job, sweep_scope
 from tenure.journal.receipts import ReceiptJournal
-from tenure.procedures.recover import mark_copy
 from tenure.rules.digest import request_digest
 from tenure.rules.dispatch import Begun
 from tenure.rules.effect import Effect, operation_key
@@ -48,6 +47,7 @@ from tests.crash.fakes import Books, Killed, MortalProvider, keyless, mailer, si
 from tests.crash.office import KIND, Hand, open_office, wait
 from tests.crash.recovery import NIGHT, Tally, checked, explained, recover, settle_by_ledger
 from tests.crash.scene import ORGANIZATION, PROJECT, Scene
+from tests.support.copies import mark_copy
 
 REQUEST = {"to": "ann@example.org"}
 QUOTE = {"id": 17, "to": "ann@example.org"}

@@ -18,7 +18,6 @@ import pytest
 from tenure.errors import ExecutionStopped
 from tenure.procedures.approvals import replay_revocations
 from tenure.procedures.control import stop_effect
-from tenure.procedures.recover import mark_copy
 from tenure.procedures.upkeep import promote, recover
 from tenure.rules.control import ControlMode, Judged
 from tenure.rules.envelope import GovernanceInput
@@ -33,6 +32,7 @@ from tests.crash.fakes import Books, Killed, MortalProvider, mailer, silent
 from tests.crash.office import KIND, Hand, open_office, wait
 from tests.crash.recovery import NIGHT, Tally, checked, explained, settle_by_ledger
 from tests.crash.scene import ORGANIZATION, PROJECT, Scene
+from tests.support.copies import mark_copy
 
 QUOTE = {"id": 17, "to": "ann@example.org"}
 GOVERNED = GovernanceInput(
@@ -106,7 +106,7 @@ def fails_for_good_and_is_retried(process: Process) -> None:
 
 def given_back(process: Process) -> None:
     # As a joined enqueue does it, in a transaction of its own.
-    process.store.run(process.app.at_once(process.app.prepare(KIND, QUOTE, key="quote-17")))
+    process.store.run(process.app.epochs.create_at_once(process.app.prepare(KIND, QUOTE, key="quote-17")))
     lease = process.claimed()
     process.service.heartbeat(lease)
     process.service.release_job(lease, reason="not now")
@@ -334,7 +334,7 @@ def test_the_lives_pass_the_points_of_every_verb(scene: Scene) -> None:
     by_loops |= {"ledger_read", "ledger_begin", "ledger_write"}
     # And messages are in `programs.relays`.
     by_loops |= {"add_messages", "readmit_messages", "claim_messages", "deliver", "finish_messages"}
-    by_loops |= {"announce_relay", "withdraw_relay", "promote_messages", "recover_messages", "release_messages"}
+    by_loops |= {"announce_relay", "withdraw_relay", "tend_messages"}
     by_loops |= {
         "replay_message",
         "discard_message",

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import tenure
 from tenure.faces.cli.main import app as program
-from tenure.procedures.recover import mark_copy
+from tests.support.copies import mark_copy
 
 MODULE = """
 from pathlib import Path

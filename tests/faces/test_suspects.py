@@ -12,7 +12,7 @@ import pytest
 
 import tenure
 from tenure.faces.cli.main import main
-from tenure.procedures.recover import mark_copy
+from tests.support.copies import mark_copy
 
 Run = Callable[..., tuple[int, str, str]]
 APP = """

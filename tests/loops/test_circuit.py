@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from tenure.loops.circuit import PAUSE_FIRST, PAUSE_MAX, WAIT_MIN, Circuit
+from tenure.loops.circuit import PAUSE_FIRST, PAUSE_MAX, PROMOTED, WAIT_MIN, Circuit
 from tenure.rules.message import Deferred, Delivered, Refused
 from tenure.rules.outage import blame
 from tenure.rules.outbox import Answer, Paused, Together
@@ -111,6 +111,38 @@ def test_pauses_grow_up_to_a_limit_and_end_with_a_delivery() -> None:
     circuit.judge([ONE], [UNREACHED])
     clock.now += PAUSE_FIRST
     assert claims(circuit) == 1, "the next outage begins with the first pause"
+
+
+def test_an_outage_with_nothing_waiting_is_a_note_and_no_trouble() -> None:
+    clock = Clock()
+    circuit = opened(clock)
+    circuit.nothing_due()
+    assert circuit.trouble is not None, "what was put back is due again only when it was promoted"
+    clock.now += 340
+    assert (claims(circuit), circuit.note) == (1, None)
+    circuit.nothing_due()
+    assert circuit.trouble is None
+    assert "last tried, 340 s ago; nothing waits for it" in (circuit.note or "")
+    assert claims(circuit) == 1, "the next message tries it, and goes alone"
+    circuit.judge([ONE], [UNREACHED])
+    assert (circuit.note, "since 340 s" in (circuit.trouble or "")) == (None, True)
+    circuit.judge([ONE], [Delivered()])
+    circuit.nothing_due()
+    assert (circuit.note, circuit.trouble, claims(circuit)) == (None, None, 100), "the control: it works"
+
+
+def test_an_outage_is_a_trouble_for_as_long_as_something_that_was_put_off_comes_back() -> None:
+    clock = Clock()
+    circuit = opened(clock)
+    clock.now += 60
+    (answer,) = circuit.judge([ONE], [LATER])
+    assert answer == Paused("HTTP 500", timedelta(seconds=60))
+    clock.now += 60
+    circuit.nothing_due()
+    assert circuit.trouble is not None
+    clock.now += PROMOTED + 1
+    circuit.nothing_due()
+    assert circuit.trouble is None
 
 
 def test_messages_that_may_be_to_blame_make_room_for_others_the_longer_it_lasts() -> None:

@@ -20,7 +20,8 @@ from tenure.connectors.redis import RedisStreams
 from tenure.connectors.signature import new_secret
 from tenure.connectors.webhook import Webhook
 from tenure.loops.relay import Relay
-from tenure.outbox import Delivered, Delivery, Message
+from tenure.outbox import Deferred, Delivered, Delivery, Message
+from tenure.procedures.outbox import claim_messages, finish_messages
 from tests.connectors.receiver import Answer, Receiver, Request
 from tests.loops.posting import add, play, until
 from tests.support.brokers import Daemon, NatsServer, RedisServer
@@ -202,3 +203,37 @@ def test_a_relay_stops_at_once_in_a_pause(app: Tenure) -> None:
 
     play(app, story)
     assert [one.state.value for one in app.service.list_messages()] == ["due"]
+
+
+def test_an_outage_whose_messages_another_relay_delivered_is_over_for_whoever_looks(app: Tenure) -> None:
+    class Flaky(tenure.Destination):
+        name = "seen"
+        down = True
+
+        async def deliver(self, messages: Sequence[Message]) -> Sequence[Delivery]:
+            return [Deferred("no way there", outage=True) if self.down else Delivered()] * len(messages)
+
+    add(app, "1")
+
+    async def story() -> None:
+        flaky = Flaky()
+        async with app.relay(destinations=[flaky]) as relay:
+            await until(lambda: paused_for(relay, 1))
+            taken = []
+            while not taken:
+                # Another relay, which knows a way.
+                taken = app.store.run(claim_messages("other", "seen", 1, timedelta(seconds=60))).outgoing
+                await asyncio.sleep(0.01)
+            app.store.run(finish_messages("other", [(taken[0], Delivered())], backoff=SOON))
+            await until(lambda: relay.health().ok)
+            (note,) = relay.health().notes
+            assert "nothing waits for it" in note
+            add(app, "2")
+            await until(lambda: not relay.health().ok)
+            assert any("does not work" in one for one in relay.health().problems)
+            flaky.down = False
+            await until(lambda: relay.health().ok)
+            assert relay.health().notes == ()
+
+    play(app, story)
+    assert app.service.outbox_stats().unpublished == 0

@@ -19,8 +19,8 @@ from tenure import handler as handlers
 from tenure.connectors.http import HttpProvider
 from tenure.connectors.smtp import SmtpProvider
 from tenure.errors import Invalid, TenureError
-from tenure.rules.scope import Scope
 from tenure.verbs import get_job
+from tenure.verbs.scope import Scope
 from tests.loops.conftest import expect_none, prepare
 from tests.loops.stage import Either, Theatre, ended, until
 from tests.loops.test_publish import take_away

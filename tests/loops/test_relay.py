@@ -391,7 +391,7 @@ def test_a_message_leaves_with_a_publish_of_either_handler(app: Tenure) -> None:
     @app.job("blocks")
     def blocks(ctx: Context, payload: dict[str, int]) -> None:
         with ctx.publish() as tx:
-            event = tenure.inbox.Event("studio", "came-1", "t", 1, None, {})
+            event = tenure.inbox.IncomingEvent("studio", "came-1", "t", 1, None, {})
             assert tenure.inbox.receive(tx, "blocks", event, "d-1").new
             assert tenure.outbox.add(tx, data=payload, operation=ctx.job.idempotency_key, **fields).created
 
@@ -413,3 +413,21 @@ def test_a_message_leaves_with_a_publish_of_either_handler(app: Tenure) -> None:
     play(app, story)
     assert sorted(seen.got) == ["awaits-1", "blocks-1"]
     assert len(app.service.list_messages()) == 2
+
+
+def test_an_idle_relay_looks_as_seldom_as_it_was_told(app: Tenure) -> None:
+    seen = Seen()
+
+    async def story() -> None:
+        async with app.relay(destinations=[seen], poll=timedelta(seconds=5)) as relay:
+            # The pauses are not slept through: they double.
+            await until(lambda: min(one.pause for one in relay._lines) > 1)
+            assert relay.health().ok
+            assert relay.health().loops["seen:1"].period == max(5, seen.timeout.total_seconds())
+            # The control: new messages are found long before, where the database can tell.
+            add(app, "1")
+            await until(lambda: seen.got == ["1"])
+        async with app.relay(destinations=[seen], poll=timedelta(milliseconds=5)) as quick:
+            assert {one.pause for one in quick._lines} == {0.005}
+
+    play(app, story)

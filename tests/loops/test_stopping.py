@@ -247,9 +247,9 @@ def test_a_loop_that_ends_around_its_worker_leaves_no_lease_to_be_renewed(sqlite
 
 
 async def _close_all(app: Tenure) -> None:
-    for store in list(app._astores.values()):
+    for store in list(app._stores._by_loop.values()):
         await store.close()
-    app._astores.clear()
+    app._stores._by_loop.clear()
     await app.aclose()
 
 

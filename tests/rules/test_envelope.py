@@ -25,8 +25,8 @@ from tenure.rules.envelope import (
     agree_tenant,
     build_execution_envelope,
     build_governance_envelope,
-    check_governance,
     governance_digest,
+    judge_governance,
     read_execution_identity,
     read_governance,
     refuse_reserved,
@@ -38,6 +38,7 @@ from tests.rules.values import json_values, texts
 JOB = UUID("0197f3a2-7c11-7d4e-8b5a-1f2e3d4c5b6a")
 OTHER = UUID("0197f3a2-7c11-7d4e-8b5a-1f2e3d4c5b6b")
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
 
 ROW: dict[str, Any] = {"organization": "studio", "project": "sales", "job_id": JOB, "tenant": "studio-eu"}
 WHO = ExecutionInput(tenant="studio-eu", actor="user:42", trace="t-1")
@@ -78,6 +79,10 @@ def job(who: ExecutionInput | None = WHO, allowed: GovernanceInput | None = None
     envelopes = {"execution": execution, "governance": governance}
     payload = {"quote": 17} | {key: envelope for key, envelope in envelopes.items() if envelope is not None}
     return Job(payload=decode(encode(payload)), **row)
+
+
+def reasons_against(given: Job, now: datetime) -> list[str]:
+    return [text for _, text in judge_governance(given, now)]
 
 
 def refusal(function: Any, *args: Any, **kwargs: Any) -> Invalid:
@@ -367,7 +372,7 @@ def test_a_payload_that_is_no_object_allows_nothing(payload: Any) -> None:
     assert refusal(read_execution_identity, spoilt).code == "ENVELOPE_MALFORMED"
     assert validate_execution_identity_for_dispatch(spoilt) == ["the payload is not a JSON object"]
     assert refusal(read_governance, spoilt).code == "ENVELOPE_MALFORMED"
-    assert check_governance(spoilt, NOW) == ["the payload is not a JSON object"]
+    assert reasons_against(spoilt, NOW) == ["the payload is not a JSON object"]
 
 
 DIFFERING: dict[str, dict[str, Any]] = {
@@ -388,7 +393,7 @@ def test_an_envelope_that_is_not_the_rows_allows_no_dispatch(key: str) -> None:
         forged = dataclasses.replace(good, payload={**good.payload, name: envelope})
         reasons = {
             "execution": validate_execution_identity_for_dispatch(forged),
-            "governance": check_governance(forged, NOW),
+            "governance": reasons_against(forged, NOW),
         }
         assert reasons[name] == [f"{name}.{key} is not the job's"]
         # It is well formed, so reading it is no error; the other envelope is not touched by it.
@@ -402,15 +407,15 @@ def test_a_row_that_moved_away_from_its_envelopes_allows_no_dispatch(row: dict[s
     good = job(WHO, ALLOWED)
     moved = dataclasses.replace(good, **row)
     assert len(validate_execution_identity_for_dispatch(moved)) == 1
-    assert len(check_governance(moved, NOW)) == 1
-    assert validate_execution_identity_for_dispatch(good) == check_governance(good, NOW) == []
+    assert len(reasons_against(moved, NOW)) == 1
+    assert validate_execution_identity_for_dispatch(good) == reasons_against(good, NOW) == []
 
 
 def test_the_envelopes_of_another_job_allow_nothing() -> None:
     good = job(WHO, ALLOWED)
     stolen = Job(id=OTHER, payload=good.payload)
     assert validate_execution_identity_for_dispatch(stolen) == ["execution.job is not the job's"]
-    assert check_governance(stolen, NOW) == ["governance.job is not the job's"]
+    assert reasons_against(stolen, NOW) == ["governance.job is not the job's"]
 
 
 def test_reasons_and_errors_hold_no_value_of_the_payload() -> None:
@@ -427,7 +432,7 @@ def test_whatever_stands_for_an_envelope_is_refused_with_a_type(envelope: Any) -
     assert refusal(read_execution_identity, forged).code == "ENVELOPE_MALFORMED"
     assert refusal(read_governance, forged).code == "ENVELOPE_MALFORMED"
     assert validate_execution_identity_for_dispatch(forged)
-    assert check_governance(forged, NOW)
+    assert reasons_against(forged, NOW)
 
 
 @given(
@@ -470,12 +475,12 @@ def test_a_governance_envelope_is_read_as_written() -> None:
     without = job(WHO, dataclasses.replace(ALLOWED, approval_reference=None))
     assert "approval_reference" not in without.payload["governance"]
     assert read_governance(without) is not None
-    assert check_governance(without, NOW) == []
+    assert reasons_against(without, NOW) == []
 
 
 def test_an_ungoverned_job_is_not_asked() -> None:
     assert read_governance(job(WHO)) is None
-    assert check_governance(job(WHO), NOW) == []
+    assert reasons_against(job(WHO), NOW) == []
 
 
 @pytest.mark.parametrize(
@@ -492,9 +497,9 @@ def test_an_ungoverned_job_is_not_asked() -> None:
 )
 def test_it_is_valid_until_just_before_its_expiry(seconds: float, reasons: list[str]) -> None:
     at = NOW + timedelta(seconds=seconds)
-    assert check_governance(job(WHO, ALLOWED), at) == reasons
+    assert reasons_against(job(WHO, ALLOWED), at) == reasons
     elsewhere = at.astimezone(timezone(timedelta(hours=-8)))
-    assert check_governance(job(WHO, ALLOWED), elsewhere) == reasons
+    assert reasons_against(job(WHO, ALLOWED), elsewhere) == reasons
 
 
 CHANGED: dict[str, dict[str, Any]] = {
@@ -519,12 +524,12 @@ def test_a_changed_envelope_does_not_have_its_digest(name: str) -> None:
     forged = dataclasses.replace(
         good, payload={**good.payload, "governance": {**good.payload["governance"], **CHANGED[name]}}
     )
-    assert check_governance(forged, NOW) == ["governance.digest is not the digest of the envelope"]
-    assert check_governance(good, NOW) == []
+    assert reasons_against(forged, NOW) == ["governance.digest is not the digest of the envelope"]
+    assert reasons_against(good, NOW) == []
     # Control: the same fact in another spelling is the same envelope.
     spelled = {**good.payload["governance"], "budget": {"unit": "EUR", "limit": 100.0}}
     same = dataclasses.replace(good, payload={**good.payload, "governance": spelled})
-    assert check_governance(same, NOW) == []
+    assert reasons_against(same, NOW) == []
 
 
 GOVERNANCE_MALFORMED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
@@ -574,9 +579,9 @@ def test_a_malformed_governance_envelope_allows_no_dispatch(name: str) -> None:
     error = refusal(read_governance, forged)
     assert error.code == "ENVELOPE_MALFORMED"
     assert reason in str(error)
-    assert any(given.startswith(reason) for given in check_governance(forged, NOW))
+    assert any(given.startswith(reason) for given in reasons_against(forged, NOW))
     assert read_governance(good) is not None
-    assert check_governance(good, NOW) == []
+    assert reasons_against(good, NOW) == []
 
 
 @pytest.mark.parametrize("name", NOT_TEXT)
@@ -585,7 +590,7 @@ def test_a_governance_input_holds_facts(name: str, key: str) -> None:
     value, problem = NOT_TEXT[name]
     if isinstance(value, dict) and key != "approval_reference":
         made = job(WHO, dataclasses.replace(ALLOWED, **{key: value}))
-        assert check_governance(made, NOW) == []
+        assert reasons_against(made, NOW) == []
         value, problem = {}, "is empty"
     error = refusal(build_governance_envelope, dataclasses.replace(ALLOWED, **{key: value}), **ROW)
     assert error.code == "ENVELOPE_VALUE"
@@ -648,14 +653,14 @@ def test_an_envelope_that_never_was_valid_is_not_made(seconds: int) -> None:
 
 def test_now_is_aware() -> None:
     for made in (job(WHO, ALLOWED), job(WHO)):
-        assert refusal(check_governance, made, NOW.replace(tzinfo=None)).code == "BAD_INSTANT"
+        assert refusal(reasons_against, made, NOW.replace(tzinfo=None)).code == "BAD_INSTANT"
 
 
 def test_every_reason_of_governance_is_given() -> None:
     good = job(WHO, ALLOWED)
     envelope = {**good.payload["governance"], "tenant": "x", "policy": "other"}
     forged = dataclasses.replace(good, payload={**good.payload, "governance": envelope})
-    assert check_governance(forged, NOW + timedelta(days=1)) == [
+    assert reasons_against(forged, NOW + timedelta(days=1)) == [
         "governance.tenant is not the job's",
         "governance.digest is not the digest of the envelope",
         "governance.expires_at has passed",

@@ -193,7 +193,7 @@ def test_a_typed_dict_of_an_old_python_says_where_the_new_one_is() -> None:
 
 @pytest.mark.parametrize("version", [0, -1, 1.0, True, "1"])
 def test_a_version_is_a_whole_number_from_one(version: Any) -> None:
-    with pytest.raises(Invalid, match="the version of kind 'k' is a whole number from 1"):
+    with pytest.raises(Invalid, match="the version of kind 'k' must be a whole number from 1"):
         declare("k", lambda ctx, payload: None, version=version)
     assert declare("k", lambda ctx, payload: None, version=2).version == 2
 

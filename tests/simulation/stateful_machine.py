@@ -40,10 +40,10 @@ from tenure.rules.outcome import (
     Succeeded,
     Unknown,
 )
-from tenure.rules.scope import Scope
 from tenure.rules.status import LIVE, TERMINAL, Status
 from tenure.service import DurableJobService
 from tenure.testing.provider import FakeProvider
+from tenure.verbs.scope import Scope
 from tenure.yields import AfterCommit, new_id
 from tests.simulation.stateful_invariants import broken
 from tests.simulation.stateful_oracle import Decision, Oracle, Target, guess, instants, ordered

@@ -20,10 +20,10 @@ from hypothesis.stateful import run_state_machine_as_test
 from tenure import verbs
 from tenure.errors import Conflict
 from tenure.rules.lease import Lease
-from tenure.rules.scope import Scope
 from tenure.rules.status import Status
 from tenure.service import DurableJobService
 from tenure.verbs import creation
+from tenure.verbs.scope import Scope
 from tests.simulation.stateful_machine import EVERY_VERB, Machine, Tally
 from tests.simulation.stateful_stage import NUMBERS, FileStage, MemoryStage, PostgresStage, Stage
 from tests.support.brokers import or_skip

@@ -13,8 +13,8 @@ import pytest
 from tenure import DurableJobService, verbs
 from tenure.procedures.records import Placed
 from tenure.procedures.rows import lock
-from tenure.rules.scope import Scope
 from tenure.stores.postgres.store import PostgresStore
+from tenure.verbs.scope import Scope
 from tenure.yields import Procedure, Script, Statement, procedure
 from tests.stores_postgres.conftest import Maker
 from tests.stores_postgres.toy import add, ask, poll

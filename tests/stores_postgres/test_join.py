@@ -9,16 +9,19 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
 
 from tenure.errors import Conflict, Invalid, Unavailable
+from tenure.stores.postgres.store import PostgresStore
 from tenure.yields import AfterCommit, Each, Script, Statement, procedure
 from tests.stores_postgres.conftest import Maker
 from tests.stores_postgres.toy import (
     MIGRATIONS,
     MORE,
     SLEEPING,
+    STATEMENTS,
     Awaiting,
     Blocking,
     add,
@@ -249,6 +252,35 @@ def test_a_connection_to_another_installation_is_refused(caller: Callers, postgr
     assert error.value.code == "CANNOT_JOIN"
     assert stranger.execute("SELECT count(*) FROM tenure.note") == [(0,)]
     assert caller().run(put((uuid4(), "x", 1)))
+
+
+def test_a_store_knows_its_database_from_its_opening(postgres_databases: Databases, database: str) -> None:
+    elsewhere = postgres_databases.create()
+    Blocking(elsewhere).migrate()
+    store = PostgresStore(database, statements=STATEMENTS, migrations=MIGRATIONS)
+    store.look()  # what its opener does; it has run nothing yet
+    with store, psycopg.connect(elsewhere) as stranger, psycopg.connect(database) as own:
+        with pytest.raises(Invalid, match="another database") as error:
+            store.join(stranger).run(put((uuid4(), "x", 1)))
+        assert error.value.code == "CANNOT_JOIN"
+        assert stranger.execute("SELECT count(*) FROM tenure.note").fetchone() == (0,)
+        assert store.join(own).run(put((uuid4(), "x", 1)))
+
+
+def test_a_copy_on_the_same_server_is_another_database(postgres_databases: Databases) -> None:
+    original = postgres_databases.create()
+    made = Blocking(original)
+    made.migrate()
+    made.close()
+    copy = postgres_databases.create(template=conninfo_to_dict(original)["dbname"])
+    store = Blocking(original)
+    store.run(count())
+    with psycopg.connect(copy) as stranger, psycopg.connect(original) as own:
+        with pytest.raises(Invalid, match="another database") as error:
+            store.store.join(stranger).run(put((uuid4(), "x", 1)))
+        assert error.value.code == "CANNOT_JOIN"
+        assert store.store.join(own).run(put((uuid4(), "x", 1)))
+    store.close()
 
 
 def test_a_connection_without_tables_asks_for_migrate(caller: Callers, postgres_database: str) -> None:

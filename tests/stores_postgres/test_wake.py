@@ -208,18 +208,21 @@ def test_a_notification_that_cannot_be_committed_costs_the_caller_nothing(own_se
 
         with ThreadPoolExecutor(1) as pool:
             held = pool.submit(until_held)
-            poll(database, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'", (1,))
-            ended.set()
-            for kind in (Blocking, Awaiting):
-                telling = kind(database, pool_size=1)
-                before = telling.run(offer(0))
-                time.sleep(INTERVAL)  # the next one is told with its commit, too
-                began = time.monotonic()
-                assert telling.run(offer(1)) == before + 1
-                assert telling.run(count()) == 0
-                assert time.monotonic() - began < 2
-                telling.close()
-            admin.execute("SELECT pg_cancel_backend(%s)", (other.info.backend_pid,))
+            try:
+                poll(database, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'", (1,))
+                for kind in (Blocking, Awaiting):
+                    telling = kind(database, pool_size=1)
+                    before = telling.run(offer(0))
+                    time.sleep(INTERVAL)  # the next one is told with its commit, too
+                    began = time.monotonic()
+                    assert telling.run(offer(1)) == before + 1
+                    assert telling.run(count()) == 0
+                    assert time.monotonic() - began < 2
+                    telling.close()
+            finally:
+                # Also where it failed: the pool waits for its thread, and that one for a standby that never comes.
+                ended.set()
+                admin.execute("SELECT pg_cancel_backend(%s)", (other.info.backend_pid,))
             held.result(10)
         listening, telling, bell = Blocking(database), Blocking(database), Bell()
         with listening.store.listen(bell):

@@ -15,12 +15,12 @@ import psycopg
 
 from tenure import AsyncContext, Context, Tenure, open_store
 from tenure.connectors.simulator import ProviderSimulator
-from tenure.procedures.recover import mark_copy
 from tenure.rules.job import Job
 from tenure.service import DurableJobService
 from tenure.testing.clock import ManualClock
 from tests.contract.bench import START
 from tests.loops.stage import Running, make_app, until
+from tests.support.copies import mark_copy
 from tests.support.postgres import Databases
 
 AWAITING, BLOCKING = "quote.await", "quote.block"

@@ -24,6 +24,7 @@ from uuid import UUID
 
 from tenure.connectors.extras import library
 from tenure.errors import Invalid
+from tenure.rules.bounds import check_whole
 from tenure.rules.creation import TEXT_MAX, check_text
 from tenure.rules.message import Message
 from tenure.rules.outcome import Json
@@ -88,7 +89,7 @@ class EventWriter:
     def __init__(self, source: str, *, bytes_max: int, user: str, extra: str) -> None:
         self._event = library("cloudevents.core.v1.event", user=user, extra=extra).CloudEvent
         self._source = check_source(source)
-        self.bytes_max = check_size_limit(bytes_max)
+        self.bytes_max = check_whole("bytes_max", bytes_max)
 
     def write(self, message: Message) -> bytes:
         """
@@ -124,13 +125,6 @@ class EventWriter:
 
 def _instant(at: datetime) -> str:
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-def check_size_limit(bytes_max: int) -> int:
-    """Refuse a limit that is no number of bytes."""
-    if type(bytes_max) is not int or bytes_max < 1:
-        raise Invalid("bytes_max is a number of bytes, from 1", code="BAD_ARGUMENT")
-    return bytes_max
 
 
 def check_event_size(size: int, bytes_max: int = EVENT_BYTES_MAX) -> None:

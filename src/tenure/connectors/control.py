@@ -8,6 +8,7 @@ from typing import Any
 
 from tenure.connectors.provider import REASON_BYTES_MAX, call_bounded
 from tenure.errors import Invalid, echo
+from tenure.rules.bounds import check_span
 from tenure.rules.control import Allow, ControlMode, ControlRequest, Deny, Judged
 from tenure.rules.payload import clean_text
 
@@ -37,11 +38,9 @@ class Control:
                 f"it; not {echo(mode)}",
                 code="BAD_ARGUMENT",
             )
-        if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
-            raise Invalid("execution_control_timeout is a timedelta above zero", code="BAD_DURATION")
         self._hook = hook
         self._mode = ControlMode(mode)
-        self._timeout = timeout
+        self._timeout = check_span("execution_control_timeout", timeout)
 
     async def ask(self, request: ControlRequest) -> Judged:
         """Give its answer; nothing is raised for what it does but the cancellation of the caller."""

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from tenure.errors import Invalid, echo
+from tenure.rules.bounds import check_span, check_whole
 from tenure.rules.message import Delivery, Message
 
 NAME_MAX = 200
+TIMEOUT_MAX = timedelta(minutes=10)
 
 
 class Destination(ABC):
@@ -54,14 +56,17 @@ def check_destination(destination: Destination) -> None:
     Refuse a destination that no relay could use.
 
     Raises:
-        Invalid: A bad name, a batch below one, or a timeout that is not above zero.
+        Invalid: BAD_DESTINATION: no Destination, or a bad name; BAD_ARGUMENT or BAD_DURATION: its batch, its timeout.
     """
-    name = destination.name
+    if not isinstance(destination, Destination):
+        raise Invalid(
+            f"a destination is made of tenure.Destination, and not of {type(destination).__name__}",
+            code="BAD_DESTINATION",
+        )
+    name = getattr(destination, "name", "")
     if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX or not name.isprintable() or name != name.strip():
         raise Invalid(
-            f"a destination's name is 1 to {NAME_MAX} printable characters, not {echo(name)}", code="BAD_ARGUMENT"
+            f"a destination's name is 1 to {NAME_MAX} printable characters, not {echo(name)}", code="BAD_DESTINATION"
         )
-    if type(destination.batch) is not int or destination.batch < 1:
-        raise Invalid(f"destination {name!r}: batch is a number from 1", code="BAD_ARGUMENT")
-    if not isinstance(destination.timeout, timedelta) or destination.timeout <= timedelta(0):
-        raise Invalid(f"destination {name!r}: timeout is a timedelta above zero", code="BAD_ARGUMENT")
+    check_whole(f"the batch of destination {name!r}", destination.batch)
+    check_span(f"the timeout of destination {name!r}", destination.timeout, most=TIMEOUT_MAX)

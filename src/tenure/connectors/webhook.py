@@ -31,6 +31,7 @@ from tenure.connectors.lanes import limit_of, reason, send_all
 from tenure.connectors.signature import TOLERANCE, Signer
 from tenure.connectors.wire import ANSWER_BYTES_MAX
 from tenure.errors import Invalid
+from tenure.rules.bounds import check_span
 from tenure.rules.message import Deferred, Delivered, Delivery, Message, Refused
 
 if TYPE_CHECKING:
@@ -208,8 +209,7 @@ def verify_webhook(
     """
     if not isinstance(body, bytes | bytearray):
         raise Invalid("body is the request's bytes, as they arrived", code="BAD_ARGUMENT")
-    if not isinstance(tolerance, timedelta) or tolerance <= timedelta(0):
-        raise Invalid("tolerance is a timedelta above zero", code="BAD_ARGUMENT")
+    check_span("tolerance", tolerance)
     check_event_size(len(body), bytes_max)  # before the hash of it
     signer = Signer(secret, user="verify_webhook")
     delivery_id = signer.check(headers, bytes(body), tolerance=tolerance, now=now or datetime.now(UTC))

@@ -13,6 +13,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from tenure.errors import Invalid, Refused, Unavailable
+from tenure.flows.ledger import Ledger, begin_ledger, read_ledger, write_ledger
 from tenure.procedures import approvals, authority, tenants
 from tenure.procedures.authority import Recovered
 from tenure.rules.approval import Approval, restriction, revoked
@@ -21,8 +22,6 @@ from tenure.rules.ledger import (
     FROZEN,
     REVOKED,
     Book,
-    Entry,
-    Ledger,
     Pending,
     confirmed,
     proposed,
@@ -32,7 +31,7 @@ from tenure.rules.ledger import (
     restricted,
     withdrawn,
 )
-from tenure.yields import FlowScript, Procedure, call, flow, transact
+from tenure.yields import FlowScript, Procedure, flow, transact
 
 T = TypeVar("T")
 
@@ -84,7 +83,7 @@ def revoke_approval(
     )
     if restriction(after) != detail:
         # By the clock under the lock, and perhaps another person's, who was faster.
-        yield from _write(ledger, restricted(tenant, REVOKED, reference, restriction(after)))
+        yield from write_ledger(ledger, restricted(tenant, REVOKED, reference, restriction(after)))
     return after
 
 
@@ -98,7 +97,7 @@ def _book(ledger: Ledger | None, store: str | None) -> FlowScript[Book | None]:
             "would be lost with it. Name it: authority_ledger=, --authority-ledger or TENURE_AUTHORITY_LEDGER",
             code="LEDGER_REQUIRED",
         )
-    book = yield from _read(ledger)
+    book = yield from read_ledger(ledger)
     if book is None or book.store != store:
         raise Refused(
             f"the ledger at {ledger.where} is missing or belongs to another store, and an act that only the database "
@@ -109,18 +108,8 @@ def _book(ledger: Ledger | None, store: str | None) -> FlowScript[Book | None]:
     return book
 
 
-def _read(ledger: Ledger) -> FlowScript[Book | None]:
-    book: Book | None = yield from call("ledger_read", ledger.read)
-    return book
-
-
-def _write(ledger: Ledger, entry: Entry) -> FlowScript[Book]:
-    book: Book = yield from call("ledger_write", ledger.write, entry)
-    return book
-
-
 def _both(ledger: Ledger, pending: Pending, change: Callable[[], Procedure[T]]) -> FlowScript[T]:
-    yield from _write(ledger, proposed(pending))
+    yield from write_ledger(ledger, proposed(pending))
     try:
         after = yield from transact(change())
     except Unavailable:
@@ -128,9 +117,9 @@ def _both(ledger: Ledger, pending: Pending, change: Callable[[], Procedure[T]]) 
         raise
     except Exception:
         # Surely not in the database, whoever refused it; left pending it would be tried again at every tick.
-        yield from _write(ledger, withdrawn(pending.id))
+        yield from write_ledger(ledger, withdrawn(pending.id))
         raise
-    yield from _write(ledger, confirmed(pending.id))
+    yield from write_ledger(ledger, confirmed(pending.id))
     return after
 
 
@@ -141,11 +130,11 @@ def thaw_tenant(ledger: Ledger | None, act: UUID, tenant: str, actor: str, reaso
     book = yield from _book(ledger, store)
     after = yield from transact(tenants.thaw(act, tenant, actor, reason))
     if ledger is not None and book is not None:
-        yield from _write(ledger, released(tenant, FROZEN))
+        yield from write_ledger(ledger, released(tenant, FROZEN))
         # Somebody may have frozen it again before that was written, and said so to the ledger first.
         now = yield from transact(tenants.show_tenant(tenant))
         if now.frozen:
-            yield from _write(ledger, restricted(tenant, FROZEN))
+            yield from write_ledger(ledger, restricted(tenant, FROZEN))
     return after
 
 
@@ -167,12 +156,12 @@ def recover_database(
     Args:
         new_book: Makes the first entry of a new ledger for an identity, where the old ledger is lost.
     """
-    book = yield from _read(ledger)
+    book = yield from read_ledger(ledger)
     facts = yield from transact(authority.read_facts(book, file))
     if book is None:
-        book = yield from call("ledger_begin", ledger.begin, new_book(facts.identity))
-    else:
-        yield from _write(ledger, recovering(facts.identity))
+        book = yield from begin_ledger(ledger, new_book(facts.identity))
+    # What is replayed is what the ledger says by then: somebody may have forbidden something since it was read.
+    book = yield from write_ledger(ledger, recovering(facts.identity))
     done = yield from transact(authority.recover_database(book, file, actor, reason))
-    yield from _write(ledger, recovered(done.facts.identity, done.incarnation, done.at, done.epochs))
+    yield from write_ledger(ledger, recovered(done.facts.identity, done.incarnation, done.at, done.epochs))
     return done

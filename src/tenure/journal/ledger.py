@@ -73,7 +73,7 @@ class Log(Protocol):
 
 
 class LogLedger:
-    """A ledger on any log; see `rules.ledger.Ledger`. Safe to use from many threads."""
+    """A ledger on any log; see `flows.ledger.Ledger`. Safe to use from many threads."""
 
     def __init__(self, log: Log) -> None:
         self.where = log.where
@@ -83,12 +83,12 @@ class LogLedger:
         self._book: Book | None = None
 
     def read(self) -> Book | None:
-        """See `rules.ledger.Ledger.read`."""
+        """See `flows.ledger.Ledger.read`."""
         with self._lock:
             return self._load()
 
     def begin(self, book: Book) -> Book:
-        """See `rules.ledger.Ledger.begin`."""
+        """See `flows.ledger.Ledger.begin`."""
         with self._lock:
             for _ in range(_TRIES):
                 known = self._load()
@@ -98,7 +98,7 @@ class LogLedger:
         raise _busy(self.where)
 
     def write(self, *entries: Entry) -> Book:
-        """See `rules.ledger.Ledger.write`."""
+        """See `flows.ledger.Ledger.write`."""
         with self._lock:
             for _ in range(_TRIES):
                 known = self._load()
@@ -111,7 +111,7 @@ class LogLedger:
         raise _busy(self.where)
 
     def close(self) -> None:
-        """See `rules.ledger.Ledger.close`."""
+        """See `flows.ledger.Ledger.close`."""
         with self._lock:
             self._log.close()
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable
-from time import perf_counter
 from typing import NamedTuple
 
 from tenure.lab import invariants
@@ -319,8 +318,3 @@ class Search:
             if mask & beside == beside:
                 tally[BESIDE] += count
         return tally
-
-
-def elapsed(since: float) -> float:
-    """Seconds since then."""
-    return perf_counter() - since

@@ -11,7 +11,6 @@ from tenure.lab.world import Worker, World
 from tenure.rules.effect import MARK
 from tenure.rules.job import Job
 
-_PROVIDER = ("the provider", "a request")
 _SPEAKERS = {
     "an operator": "operator",
     "somebody": "operator",

@@ -25,6 +25,8 @@ logger = logging.getLogger("tenure.relay")
 PAUSE_FIRST, PAUSE_MAX = 0.25, 15.0
 # A message that tried in vain and may be to blame lets others try for as long as the outage has lasted, within these.
 WAIT_MIN, WAIT_MAX = 2.0, 600.0
+# What was put off is due again at most so long after its time.
+PROMOTED = 2.0
 # The longest wish to be left alone that is heard.
 WISH_MAX = 600.0
 
@@ -47,17 +49,36 @@ class Circuit:
         self._pause = PAUSE_FIRST
         self._next = 0.0
         self._trying = False
+        self._failed = 0.0
+        self._back = 0.0
+        self._quiet = False
 
     @property
     def trouble(self) -> str | None:
-        """Say what a person has to know while it is paused."""
+        """Say what a person has to know while it is paused and something waits for it."""
         since = self._since
-        if since is None:
+        if since is None or self._quiet:
             return None
         return (
             f"destination {self._name} does not work since {self._clock() - since:.0f} s and is tried again by "
             f"itself; its messages wait and lose no attempts: {self._reason}"
         )
+
+    @property
+    def note(self) -> str | None:
+        """Say what is left of an outage when nothing waits for its end: nobody is waked for that, and nobody tries."""
+        if self._since is None or not self._quiet:
+            return None
+        return (
+            f"destination {self._name} did not work when it was last tried, {self._clock() - self._failed:.0f} s ago; "
+            f"nothing waits for it, and its next message will try it: {self._reason}"
+        )
+
+    def nothing_due(self) -> None:
+        """Take note that a try found nothing to try with, and nothing that was put off is still to come back."""
+        if self._since is not None and not self._quiet and self._clock() > self._back:
+            self._quiet = True
+            logger.warning("nothing waits any more for destination %s; its next message will try it", self._name)
 
     @contextmanager
     def turn(self, batch: int) -> Iterator[int]:
@@ -84,13 +105,17 @@ class Circuit:
             return [*answers]
         self._extend(answers)
         wait = timedelta(0) if said else timedelta(seconds=min(max(self._lasted(), WAIT_MIN), WAIT_MAX))
-        return [_paused(one, wait) for one in answers]
+        paused = [_paused(one, wait) for one in answers]
+        longest = max((one.wait for one in paused if isinstance(one, Paused)), default=wait)
+        self._back = max(self._back, self._failed + longest.total_seconds() + PROMOTED)
+        return paused
 
     def _lasted(self) -> float:
         return 0.0 if self._since is None else self._clock() - self._since
 
     def _extend(self, answers: Sequence[Answer]) -> None:
-        now = self._clock()
+        now = self._failed = self._clock()
+        self._quiet = False
         self._reason = next(one.reason for one in answers if isinstance(one, Deferred | Together))
         if self._since is None:
             self._since = now
@@ -107,6 +132,7 @@ class Circuit:
         if self._since is not None:
             logger.warning("destination %s works again, after %.1f s", self._name, self._lasted())
         self._known, self._since, self._pause = (), None, PAUSE_FIRST
+        self._quiet, self._back = False, 0.0
 
 
 def _paused(answer: Answer, wait: timedelta) -> Answer:

@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from datetime import timedelta
 
-from tenure.connectors.destination import Destination
+from tenure.connectors.destination import Destination, check_destination
 from tenure.errors import Invalid, echo
 from tenure.loops.circuit import Circuit
 from tenure.procedures.outbox import Outgoing
-from tenure.rules.creation import check_text
 from tenure.rules.message import Deferred, Delivered, Message, Refused
 from tenure.rules.outage import says_so
 from tenure.rules.outbox import Answer, Together
@@ -117,24 +115,14 @@ def check_destinations(destinations: Sequence[Destination]) -> dict[str, Destina
     Check what a relay is to serve, by name.
 
     Raises:
-        Invalid: DESTINATION_TAKEN, BAD_DESTINATION.
+        Invalid: DESTINATION_TAKEN; and what `check_destination` refuses.
     """
     found: dict[str, Destination] = {}
     for one in destinations:
-        if not isinstance(one, Destination):
+        check_destination(one)
+        if one.name in found:
             raise Invalid(
-                f"a destination is made of tenure.Destination, and not of {type(one).__name__}", code="BAD_DESTINATION"
+                f"two destinations are called {echo(one.name)}; a name stands for one", code="DESTINATION_TAKEN"
             )
-        name = check_text("destination", getattr(one, "name", ""))
-        if name in found:
-            raise Invalid(f"two destinations are called {echo(name)}; a name stands for one", code="DESTINATION_TAKEN")
-        if type(one.batch) is not int or one.batch < 1:
-            raise Invalid(
-                f"destination {echo(name)} has a batch that is no whole number from 1", code="BAD_DESTINATION"
-            )
-        if not isinstance(one.timeout, timedelta) or not timedelta(0) < one.timeout <= timedelta(minutes=10):
-            raise Invalid(
-                f"destination {echo(name)} needs a timeout above zero, of ten minutes at most", code="BAD_DESTINATION"
-            )
-        found[name] = one
+        found[one.name] = one
     return found

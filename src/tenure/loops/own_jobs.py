@@ -54,7 +54,8 @@ class OwnJobs(Destination):
         self.timeout = timeout
         self._app = app
         self._kinds = dict(kinds or {})
-        self._actor = actor or app.actor or f"destination:{name}"
+        who = app.actor if actor is None else check_text("actor", actor)
+        self._actor = f"destination:{name}" if who is None else who
         self._prepare = prepare or self._as_it_is
 
     def _as_it_is(self, app: Tenure, message: Message) -> NewJob:

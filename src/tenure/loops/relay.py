@@ -7,6 +7,7 @@ Loops, each supervised, each with a pulse that `health()` reads:
     tend           settles deliveries of lost relays, promotes what is due, releases what is held no more
     announce       says which destinations this relay serves, sets aside what nobody serves
     age            how old the oldest undelivered message is; red, and told once a minute, above the limit
+    authority      compares the database with its ledger, and raises its counter, as a worker does
     prune          forgets what was delivered long ago
 
 A message is delivered at least once: a relay that dies between a delivery and its ending leaves it to be delivered
@@ -33,6 +34,7 @@ from tenure.connectors.destination import Destination
 from tenure.errors import Invalid, TenureError
 from tenure.flows.drive import run_flow_async
 from tenure.flows.relay import relay_round
+from tenure.loops.authority import AUTHORITY_EVERY, AuthorityWatch
 from tenure.loops.delivery import Delivering, check_destinations
 from tenure.loops.process import Process
 from tenure.loops.supervisor import Health, HealthFile, Supervisor, within
@@ -41,10 +43,8 @@ from tenure.procedures.outbox_operate import Oldest, oldest_message
 from tenure.procedures.outbox_upkeep import (
     PASS_MAX,
     announce_relay,
-    promote_messages,
     prune_messages,
-    recover_messages,
-    release_messages,
+    tend_messages,
     withdraw_relay,
 )
 from tenure.rules.creation import check_text
@@ -143,13 +143,14 @@ class Relay:
         self._lanes = lanes
         self._lease = lease
         self._backoff = backoff
-        self._poll = poll.total_seconds()
+        self.poll = poll.total_seconds()
         self._retention = retention
         self._alarm_after = alarm_after
         self._health_path = None if health_file is None else Path(health_file)
         self._supervisor = Supervisor()
         self._draining = False
         self._underway = 0
+        self._authority: AuthorityWatch | None = None
         self._alarm: str | None = None
         self._alarm_told = -_TELL_AGAIN
         self._state = "new"
@@ -170,13 +171,14 @@ class Relay:
         Open what is needed and start the loops; a destination that cannot be opened now is tried again.
 
         Raises:
-            Invalid: RELAY_STARTED, a relay runs once; and what the store or the health file refuses.
+            Invalid: RELAY_STARTED, a relay runs once; LEDGER_REQUIRED; and what the store or the health file refuses.
+            Unavailable, Refused: The ledger cannot be read: nobody knows whether this database is the current one.
         """
         if self._state != "new":
             raise Invalid("this relay was started before; make another with app.relay()", code="RELAY_STARTED")
         self._state = "starting"
         self._loop = asyncio.get_running_loop()
-        self._wakes: list[asyncio.Event] = []
+        self._lines: list[_Lane] = []
         self._idle = asyncio.Event()
         self._idle.set()
         self._stack = AsyncExitStack()
@@ -200,6 +202,9 @@ class Relay:
         # A store of its own: no handler of the same program can keep its connections busy.
         self._store = blocking.awaiting()
         stack.push_async_callback(self._store.close)
+        # Before anything is claimed or set aside: a copy would deliver again what its original delivered since.
+        self._authority = AuthorityWatch(self._store, apart.run, wake=self._wake)
+        await self._authority.start()
         await self._announce()
         stack.push_async_callback(self._withdraw)
         if self._health_path is not None:
@@ -213,6 +218,10 @@ class Relay:
 
     def _start_loops(self) -> None:
         supervise = self._supervisor
+        watch = self._authority
+        assert watch is not None
+        if watch.watches:
+            supervise.keep("authority", AUTHORITY_EVERY, watch.step)
         supervise.keep("tend", TEND_EVERY, self._tend)
         supervise.keep("announce", ANNOUNCE_EVERY, self._announce)
         supervise.keep("age", AGE_EVERY, self._look_at_age)
@@ -221,8 +230,8 @@ class Relay:
             self._stack.push_async_callback(one.close)
             for nth in range(1, self._lanes + 1):
                 lane = _Lane(self, one)
-                self._wakes.append(lane.wake)
-                period = max(timedelta(seconds=1), one.destination.timeout)
+                self._lines.append(lane)
+                period = max(timedelta(seconds=1), one.destination.timeout, timedelta(seconds=self.poll))
                 label = name if self._lanes == 1 else f"{name}:{nth}"
                 supervise.follow(supervise.pulse(label, period), lane.step)
 
@@ -279,11 +288,19 @@ class Relay:
 
     async def round(self, delivering: Delivering) -> bool:
         """Claim, deliver and finish once; say whether there is reason to do so again at once."""
+        assert self._authority is not None
+        if self._authority.holds:
+            return False
         with delivering.circuit.turn(delivering.destination.batch) as limit:
             if not limit:
                 return False
             await delivering.ready()
-            return not self._draining and await self._deliver(delivering, limit)
+            if self._draining:
+                return False
+            found = await self._deliver(delivering, limit)
+            if not found:
+                delivering.circuit.nothing_due()
+            return found
 
     async def _deliver(self, delivering: Delivering, limit: int) -> bool:
         self._underway += 1
@@ -304,15 +321,12 @@ class Relay:
         return bool(done.taken) or done.more
 
     async def _tend(self) -> None:
-        moved = 0
-        for procedure in (recover_messages, promote_messages, release_messages):
-            for _ in range(_PASSES):
-                found = await self._store.run(procedure(PASS_MAX))
-                moved += found
-                if found < PASS_MAX:
-                    break
-        if moved:
-            self._wake()
+        for _ in range(_PASSES):
+            moved = await self._store.run(tend_messages(PASS_MAX))
+            if moved:
+                self._wake()
+            if moved < PASS_MAX:
+                break
 
     async def _announce(self) -> None:
         if self._draining:
@@ -352,8 +366,8 @@ class Relay:
                 break
 
     def _wake(self) -> None:
-        for wake in self._wakes:
-            wake.set()
+        for lane in self._lines:
+            lane.wake.set()
 
     def _wake_soon(self) -> None:
         """Called from any thread when messages may have arrived."""
@@ -364,7 +378,6 @@ class Relay:
 
     async def pause(self, wake: asyncio.Event, longest: float) -> bool:
         """Wait for a wake-up, or for a jittered pause."""
-        longest = min(longest, self._poll)
         return await within(wake.wait(), random.uniform(longest / 2, longest))  # noqa: S311 - spreads load
 
     # --- health -------------------------------------------------------------------------------------------------------
@@ -374,10 +387,13 @@ class Relay:
         loops = self._supervisor.loops()
         troubles = [one.trouble for one in self._delivering.values() if one.trouble is not None]
         problems = (*troubles, *([] if self._alarm is None else [self._alarm]))
+        if self._authority is not None:
+            problems = (*self._authority.problems, *problems)
         if self._state not in {"running", "stopping"}:
             problems = (*problems, _NOT_RUNNING[self._state])
         ok = bool(loops) and all(one.ok for one in loops.values()) and not problems
-        return Health(ok, self.relay_id, self._underway, self._draining, loops, problems)
+        notes = tuple(one.circuit.note for one in self._delivering.values() if one.circuit.note is not None)
+        return Health(ok, self.relay_id, self._underway, self._draining, loops, problems, notes)
 
 
 class _Lane:
@@ -387,11 +403,11 @@ class _Lane:
         self.wake = asyncio.Event()
         self._relay = relay
         self._delivering = delivering
-        self._pause = POLL_MIN
+        self.pause = self._shortest = min(POLL_MIN, relay.poll)
 
     async def step(self) -> None:
         self.wake.clear()
-        if await self._relay.round(self._delivering) or await self._relay.pause(self.wake, self._pause):
-            self._pause = POLL_MIN
+        if await self._relay.round(self._delivering) or await self._relay.pause(self.wake, self.pause):
+            self.pause = self._shortest
         else:
-            self._pause = min(self._pause * 2, POLL_MAX)
+            self.pause = min(self.pause * 2, self._relay.poll)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from uuid import UUID
 
-from tenure.connectors.provider import LOOKUP_TIMEOUT, Provider, ask_bounded, lookup_bounded
+from tenure.connectors.asking import ask_about
+from tenure.connectors.provider import LOOKUP_TIMEOUT, Provider
 from tenure.flows.drive import run_flow_async
 from tenure.flows.sweep import Lookup, sweep_job
 from tenure.procedures.reconcile import find_candidate_scopes, find_candidates
@@ -100,18 +101,8 @@ class Sweeper:
 
     async def ask(self, job: Job, effect: Effect) -> Evidence:
         """Ask the provider of one effect, or the caller's look-up for a bare mark."""
-        if effect.provider is None:
-            return await self._ask_caller(job, effect)
-        provider = self._providers.get(effect.provider)
-        if provider is None:
-            return NoAnswer(f"provider {effect.provider!r} is not registered in this process")
-        return await lookup_bounded(provider, effect.operation_key, provider.timeout)
-
-    async def _ask_caller(self, job: Job, effect: Effect) -> Evidence:
-        if self._lookup is None:
-            return NoAnswer("a bare mark names no provider, and no look-up was given")
-        answer = await ask_bounded(self._lookup, (effect.operation_key, job), self._lookup_timeout)
-        if isinstance(answer, NoAnswer):
+        answer = await ask_about(job, effect, self._providers, lookup=self._lookup, lookup_timeout=self._lookup_timeout)
+        if effect.provider is None and self._lookup is not None and isinstance(answer, NoAnswer):
             # Its reason may be the caller's own words; it is kept with the job if a person has to be asked.
             logger.info("the look-up for bare marks has no answer: job=%s", job.id)
         return answer

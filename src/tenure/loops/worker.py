@@ -32,7 +32,6 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tenure.attempt import Attempt, Runtime
@@ -51,6 +50,7 @@ from tenure.loops.sweeper import Lookup, Sweeper
 from tenure.loops.threads import Threads
 from tenure.loops.upkeep import Upkeep
 from tenure.procedures.claim_batch import claim_batch
+from tenure.rules.bounds import ZERO, check_span, check_whole
 from tenure.rules.creation import check_text
 from tenure.rules.lease import check_beat
 from tenure.stores.contract import AsyncStore, Store
@@ -115,15 +115,14 @@ class Worker:
         health_file: str | Path | None = None,
         worker_id: str | None = None,
     ) -> None:
-        if type(concurrency) is not int or concurrency < 1:
-            raise Invalid(f"concurrency must be a whole number from 1, not {concurrency!r}", code="BAD_ARGUMENT")
+        check_whole("concurrency", concurrency)
         if isinstance(queues, str) or isinstance(kinds, str):
             raise Invalid("queues and kinds are lists of names, not one text", code="BAD_ARGUMENT")
         chosen = [app.registry.find(name) for name in kinds] if kinds is not None else list(app.registry)
         if not chosen:
             raise Invalid("the app has no kinds; decorate a handler with @app.job(...)", code="NO_KINDS")
         app.providers.check(chosen)
-        self._beat = None if heartbeat is None else _seconds("heartbeat", heartbeat)
+        self._beat = None if heartbeat is None else check_span("heartbeat", heartbeat).total_seconds()
         if heartbeat is not None:
             check_beat(heartbeat, min(kind.lease_duration for kind in chosen))
         self.app = app
@@ -132,14 +131,14 @@ class Worker:
         self._kinds = {kind.name: kind for kind in chosen}
         self._concurrency = concurrency
         self._queues = None if queues is None else [check_text("queue", queue) for queue in queues]
-        self._tenant = tenant or app.tenant
+        self._tenant = app.owner_of(tenant)
         self._organization = organization
         self._owner = None if owner is None else check_text("owner", owner)
         if sweep_every is not None:
-            _seconds("sweep_every", sweep_every)
+            check_span("sweep_every", sweep_every)
         self._sweep_every = sweep_every
-        self.grace = _seconds("grace", grace, zero=True)
-        self._poll = _seconds("poll", poll)
+        self.grace = check_span("grace", grace, least=ZERO).total_seconds()
+        self._poll = check_span("poll", poll).total_seconds()
         self._lookup = lookup
         self._journal_dir = None if journal_dir is None else Path(journal_dir)
         self._health_path = None if health_file is None else Path(health_file)
@@ -157,9 +156,7 @@ class Worker:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.stop()
 
     async def start(self) -> None:
@@ -203,7 +200,7 @@ class Worker:
         if self._journal_dir is not None:
             self._journal = await self._run_apart(partial(ReceiptJournal, self._journal_dir))
             stack.push_async_callback(self._run_apart, self._journal.close)
-        self._authority = AuthorityWatch(self._store, self._run_apart, wake=self._wake)
+        self._authority = AuthorityWatch(self._store, self._run_apart, wake=self._wake.set)
         await self._authority.start()
         self._upkeep = Upkeep(
             self._store,
@@ -446,9 +443,3 @@ class Worker:
         running = 0 if self._attempts is None else len(self._attempts)
         notes = () if self._state == "new" else self._upkeep.notes
         return Health(ok, self.worker_id, running, self._draining, loops, problems, notes)
-
-
-def _seconds(name: str, duration: timedelta, *, zero: bool = False) -> float:
-    if not isinstance(duration, timedelta) or duration < timedelta(0) or (not zero and not duration):
-        raise Invalid(f"{name} is a timedelta {'of zero or more' if zero else 'above zero'}", code="BAD_DURATION")
-    return duration.total_seconds()

@@ -8,12 +8,13 @@ from datetime import datetime
 from itertools import islice
 from typing import TypeAlias
 
-from tenure.errors import ApprovalRefused, Invalid, NotFound, Unavailable, echo
+from tenure.errors import ApprovalRefused, NotFound, Unavailable, echo
 from tenure.procedures.records import instant, maybe_identity, maybe_instant, maybe_micros, micros
 from tenure.rules import approval as rules
 from tenure.rules.admission import is_governed, refusal
 from tenure.rules.approval import Approval, ApprovalState
 from tenure.rules.authority import check_thawed
+from tenure.rules.bounds import check_whole
 from tenure.rules.creation import check_text
 from tenure.rules.digest import canonical
 from tenure.rules.envelope import Fact, reference_in
@@ -117,7 +118,7 @@ def list_approvals(
         limit: At most 1,000.
         after: The reference of the last one of the page before.
     """
-    _check_limit(limit)
+    check_whole("limit", limit, LIST_MAX)
     found: list[Approval] = []
     while len(found) < limit:
         page = yield Statement(
@@ -139,11 +140,6 @@ def approval_of(job: Job) -> Script[Approval | None]:
         return None
     rows = yield Each("approval_read", [(job.tenant, reference)])
     return _approval(rows[0])[0] if rows else None
-
-
-def _check_limit(limit: int) -> None:
-    if type(limit) is not int or not 1 <= limit <= LIST_MAX:
-        raise Invalid(f"limit must be a whole number from 1 to {LIST_MAX}, not {echo(limit)}", code="BAD_ARGUMENT")
 
 
 # --- a dispatch -------------------------------------------------------------------------------------------------------
@@ -205,37 +201,24 @@ def refused_before(command: Command, job: Job) -> Script[ApprovalRefused | None]
 
 
 @procedure(reads=True)
-def revoked_since(
-    since: datetime | None = None, *, limit: int = LIST_MAX, after: tuple[str, str] | None = None
-) -> Script[list[Approval]]:
+def every_revocation(*, page: int = LIST_MAX) -> Script[list[Approval]]:
     """
-    Give the approvals that were revoked at this instant or later, of all tenants, by tenant and reference.
+    Give every approval that was ever revoked here, of all tenants, by tenant and reference; for a ledger that begins.
 
     `rules.approval.restriction` writes each for a ledger outside the database.
 
     Args:
-        limit: At most 1,000.
-        after: Tenant and reference of the last one of the page before.
+        page: How many are read at a time.
     """
-    _check_limit(limit)
-    tenant, reference = after or (None, None)
-    rows = yield Statement(
-        "approval_revoked",
-        {"since": maybe_micros(since), "after_tenant": tenant, "after_reference": reference, "limit": limit},
-    )
-    return [_approval(row)[0] for row in rows]
-
-
-@procedure(reads=True)
-def every_revocation() -> Script[list[Approval]]:
-    """Give every approval that was ever revoked here; for a ledger that begins."""
     found: list[Approval] = []
-    page: list[Approval] | None = None
-    while page is None or len(page) == LIST_MAX:
-        last = (page[-1].tenant, page[-1].reference) if page else None
-        page = yield from revoked_since(after=last)
-        found += page
-    return found
+    while True:
+        tenant, reference = (found[-1].tenant, found[-1].reference) if found else (None, None)
+        rows = yield Statement(
+            "approval_revoked", {"after_tenant": tenant, "after_reference": reference, "limit": page}
+        )
+        found += [_approval(row)[0] for row in rows]
+        if len(rows) < page:
+            return found
 
 
 @procedure

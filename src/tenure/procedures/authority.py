@@ -59,14 +59,14 @@ def read_facts(book: Book | None, file: str | None) -> Script[Facts]:
 
 def _facts(book: Book | None, file: str | None) -> Script[tuple[Facts, int]]:
     tenants = [(tenant,) for tenant in (book.epochs if book is not None else ())]
-    meta, live, newest, known = yield [
+    meta, live, known = yield [
         Statement("meta_list"),
         Statement("database_identity", {"file": file}),
-        Statement("newest_instants"),
         Each("authority_read", tenants),
     ]
     said = dict(meta)
-    created_at, claimed_at, born_at = newest[0]
+    # Who looks every second does not ask what only a stranger or a freeze needs to know.
+    born_at = 0 if "store" in said else (yield Statement("newest_instants"))[0][2]
     frozen = None
     if "frozen" in said:
         frozen = _freeze_of(said["frozen"])
@@ -77,7 +77,6 @@ def _facts(book: Book | None, file: str | None) -> Script[tuple[Facts, int]]:
         ticked_at=int(said.get("ticked_at", 0)),
         epochs=MappingProxyType({row[0]: row[1] for row in known}),
         frozen=frozen,
-        newest_at=max(created_at or 0, claimed_at or 0),
         born_at=born_at or 0,
     )
     return facts, live[0][1]
@@ -93,7 +92,8 @@ def _freeze_of(text: str) -> Freeze:
 
 
 def _freeze(facts: Facts, cause: Cause, text: str, now: int) -> Script[Freeze]:
-    made = Freeze(cause, text, now, max(facts.newest_at, facts.ticked_at))
+    created_at, claimed_at, _ = (yield Statement("newest_instants"))[0]
+    made = Freeze(cause, text, now, max(created_at or 0, claimed_at or 0, facts.ticked_at))
     value = json.dumps({"cause": cause.value, "text": text, "at": now, "copy_until": made.copy_until})
     yield Each("meta_save", [("frozen", value)])
     return made

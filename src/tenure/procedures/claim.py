@@ -14,11 +14,12 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from tenure.errors import Conflict, Invalid
+from tenure.errors import Conflict
 from tenure.procedures.records import JOB_ID, Placed, effects_by_job, identity, placed, with_effects
 from tenure.procedures.rows import read, save
 from tenure.procedures.upkeep import LANES_MAX, PROMOTE_MAX, RECOVER_MAX, promote, settle_expired
 from tenure.rules import moves
+from tenure.rules.bounds import check_whole
 from tenure.rules.creation import check_text
 from tenure.rules.job import Change, Job
 from tenure.rules.lease import Lease, check_duration
@@ -146,8 +147,7 @@ def check_claim(
 ) -> None:
     """Refuse a claim whose words or bounds are wrong."""
     check_text("worker_id", worker_id)
-    if type(limit) is not int or not 1 <= limit <= LIMIT_MAX:
-        raise Invalid(f"limit must be a whole number from 1 to {LIMIT_MAX}, not {limit!r}", code="BAD_ARGUMENT")
+    check_whole("limit", limit, LIMIT_MAX)
     if organization is not None:
         check_text("organization", organization)
     if owner is not None:

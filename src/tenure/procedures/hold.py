@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from tenure.errors import CancelRequested, Invalid, LeaseLost, TenureError
+from tenure.errors import CancelRequested, LeaseLost, TenureError
 from tenure.procedures.complete_batch import Completion, completion
 from tenure.procedures.records import Placed, placed
 from tenure.procedures.rows import done_before, fetch, in_scope, lock, read, repeated, save
 from tenure.rules import moves
+from tenure.rules.bounds import ZERO, check_span
 from tenure.rules.creation import check_text
 from tenure.rules.job import Change, Job
 from tenure.rules.lease import Lease, check_fence
@@ -54,8 +55,8 @@ def completing(lease: Lease, result: Any, *, tenant: str | None = None) -> Ask:
 
 def failing(lease: Lease, code: str, message: str, *, retryable: bool, retry_after: timedelta | None = None) -> Ask:
     """End the attempt with an error; see `moves.fail`."""
-    if retry_after is not None and (not isinstance(retry_after, timedelta) or retry_after < timedelta(0)):
-        raise Invalid("retry_after is a timedelta of zero or more", code="BAD_DURATION")
+    if retry_after is not None:
+        check_span("retry_after", retry_after, least=ZERO)
     return Ask(
         lease,
         lambda job, now: moves.fail(job, lease, code, message, now, retryable=retryable, retry_after=retry_after),

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from tenure.errors import Conflict, NotFound, Refused, Unavailable, echo
 from tenure.procedures.records import instant, span
-from tenure.rules.inbox import REPLAY_WINDOW, Arrival, Receipt, check_window, judge
+from tenure.rules.inbox import REPLAY_WINDOW, Arrival, Received, check_window, judge
 from tenure.yields import Script, Statement, procedure
 
 PRUNE_MAX = 1_000
@@ -23,7 +23,7 @@ class Consumer:
 
 
 @procedure
-def receive_event(arrival: Arrival, replay_window: timedelta | None) -> Script[Receipt]:
+def receive_event(arrival: Arrival, replay_window: timedelta | None) -> Script[Received]:
     """
     Reserve an operation for a consumer, or find that it has it already.
 
@@ -68,7 +68,7 @@ def receive_event(arrival: Arrival, replay_window: timedelta | None) -> Script[R
         before = rows[0][0]
     if reserved:
         judge(arrival, digest=arrival.digest, delivered=before)
-        return Receipt(
+        return Received(
             arrival.operation,
             new=True,
             first_delivery_id=arrival.delivery_id,
@@ -80,7 +80,7 @@ def receive_event(arrival: Arrival, replay_window: timedelta | None) -> Script[R
         raise _busy(arrival)
     digest, delivery_id, received_at, seen = rows[0]
     judge(arrival, digest=digest, delivered=before)
-    return Receipt(
+    return Received(
         arrival.operation, new=False, first_delivery_id=delivery_id, times_seen=seen, received_at=instant(received_at)
     )
 

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from uuid import UUID
 
-from tenure.errors import Invalid, echo
-from tenure.procedures.records import (
-    NO_NOTES,
-    Placed,
-    effects_by_job,
-    event_of,
-    evidence_of,
-    identity,
-    instant,
-    notes_by_job,
-    placed,
-)
-from tenure.procedures.rows import in_scope, read
+from tenure.procedures.records import JOB_ID, event_of, evidence_of, identity
+from tenure.procedures.rows import assemble, in_scope, read
+from tenure.rules.bounds import check_whole
 from tenure.rules.effect import MARK, Effect, StoredEvidence
 from tenure.rules.event import Event
 from tenure.rules.job import Job
@@ -91,8 +80,7 @@ def list_jobs(
         limit: At most 1,000.
         after: The id of the last job of the page before.
     """
-    if type(limit) is not int or not 1 <= limit <= LIST_MAX:
-        raise Invalid(f"limit must be a whole number from 1 to {LIST_MAX}, not {echo(limit)}", code="BAD_ARGUMENT")
+    check_whole("limit", limit, LIST_MAX)
     wanted = _wanted(status, phase)
     jobs: list[Job] = []
     while len(jobs) < limit:
@@ -110,9 +98,11 @@ def list_jobs(
         )
         if not rows:
             break
-        page = yield from _with_effects([placed(row) for row in rows])
-        jobs += [job for job in page if phase is None or job.phase is phase]
-        after = page[-1].id
+        ids = [(identity(row[JOB_ID]),) for row in rows]
+        effects, escalations = yield [Each("effect_read", ids), Each("escalation_read", ids)]
+        page = assemble(rows, effects, escalations)
+        jobs += [known.job for known in page.values() if phase is None or known.job.phase is phase]
+        (after,) = ids[-1]
         if len(rows) < limit:
             break
     return jobs[:limit]
@@ -126,22 +116,6 @@ def _wanted(status: Status | None, phase: Phase | None) -> list[str] | None:
     if by_phase is not None and by_status is not None:
         return sorted(by_phase & by_status)
     return sorted(by_phase or by_status or ())
-
-
-def _with_effects(page: list[Placed]) -> Script[list[Job]]:
-    ids = [(known.job.id,) for known in page]
-    effects, escalations = yield [Each("effect_read", ids), Each("escalation_read", ids)]
-    by_job = effects_by_job(effects)
-    notes = notes_by_job(escalations)
-    jobs = []
-    for known in page:
-        said = notes.get(known.job.id, NO_NOTES)
-        job = replace(known.job, effects=by_job.get(known.job.id, ()), suspicion=said.suspicion)
-        if said.escalation is not None:
-            at, reason = said.escalation
-            job = replace(job, escalated_at=instant(at), escalation_reason=reason)
-        jobs.append(job)
-    return jobs
 
 
 @procedure(reads=True)

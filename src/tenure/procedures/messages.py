@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from tenure.procedures.records import identity, instant, maybe_instant, span
@@ -141,13 +141,16 @@ class Moves:
             ]
 
 
-def move_all(rows: Sequence[Row], place: str, into: str, *more: Any, **changes: Any) -> Script[int]:
-    """Move locked rows from one place to another as they are, but for some changes; give how many."""
+def move_all(
+    rows: Sequence[Row], place: str, into: str, *more: Any, change: Callable[[Waiting], Waiting] | None = None
+) -> Script[int]:
+    """Move locked rows from one place to another as they are, or changed; give how many."""
     if not rows:
         return 0
     found = [waiting_of(row) for row in rows]
+    after = found if change is None else [change(one) for one in found]
     yield [
         Each(f"{place}_delete", [(one.position, one.generation) for one in found]),
-        Each(f"{into}_insert", [(*one._replace(**changes), *more) for one in found]),
+        Each(f"{into}_insert", [(*one, *more) for one in after]),
     ]
     return len(found)

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tenure.errors import Invalid, Refused, echo
 from tenure.procedures.records import identity, instant, maybe_instant, maybe_micros
 from tenure.rules import queues
-from tenure.rules.creation import check_text
+from tenure.rules.bounds import check_whole
 from tenure.rules.queues import Contents, LiveLease, QueueChange, QueueState
 from tenure.yields import FRESH, Command, Row, Script, Statement, procedure
 
@@ -185,26 +184,9 @@ def show_queues(*, name: str | None = None, tenant: str | None = None) -> Script
 @procedure(reads=True)
 def list_queue_changes(name: str, *, limit: int = 100) -> Script[list[QueueChange]]:
     """Give what people did with a queue, newest first."""
-    if type(limit) is not int or not 1 <= limit <= CHANGES_MAX:
-        raise Invalid(f"limit must be a whole number from 1 to {CHANGES_MAX}, not {echo(limit)}", code="BAD_ARGUMENT")
+    check_whole("limit", limit, CHANGES_MAX)
     rows = yield Statement("queue_changes", {"queue": name, "limit": limit})
     return [QueueChange(row[0], instant(row[1]), *row[2:]) for row in rows]
-
-
-def unbound(name: str, tenant: str | None) -> str:
-    """
-    Check the name of a queue that is to be changed.
-
-    Raises:
-        Refused: TENANT_BOUND, a queue is everybody's.
-    """
-    check_text("queue", name)
-    if tenant is not None:
-        raise Refused(
-            f"a service that is bound to tenant {echo(tenant)} does not change queues: they are everybody's",
-            code="TENANT_BOUND",
-        )
-    return name
 
 
 def _contents(rows: Iterable[Row]) -> dict[str, Contents]:

@@ -194,17 +194,26 @@ def claim_messages(
     Of a subject that keeps an order only the oldest undelivered message is taken. What is held, or stands behind
     another message of its subject, is put out of the way, so that no claim meets it again before it may go.
 
-    Locks: the due rows looked at, skipping locked ones; the order rows that others are put behind, shared.
+    The claim is the last look at authority before a delivery, as the begin is before an effect: a rotation or a freeze
+    that commits first is seen, and one that comes later waits for it. How a delivery ended is written whatever became
+    of the authority since, because a fact that is forgotten is delivered once more.
+
+    Locks: the due rows looked at, then their tenants' authority (shared), skipping locked ones; the order rows that
+        others are put behind, shared.
     Writes: message_due, message_lease, message_resting.
     """
     if command.again:
         rows = yield Statement("message_claimed", {"command_id": command.id})
         if rows:
-            return MessageClaim([_outgoing(waiting_of(row), row[STATE:]) for row in rows], more=True)
+            # Nobody heard of it, so nothing was delivered: what is to be held by now is not; its lease runs out.
+            ours = [
+                _outgoing(one.waiting, row[STATE:]) for one, row in zip(_front(rows), rows, strict=True) if one.admitted
+            ]
+            return MessageClaim(ours, more=True)
     rows = yield Statement("message_front", {"destination": destination, "limit": limit})
     if not rows:
         return MessageClaim([], more=False)
-    front = [Candidate(waiting_of(row), Authority(row[-5], bool(row[-4]), bool(row[-3])), row[-1]) for row in rows]
+    front = _front(rows)
     choice = choose(front)
     blocked = yield from _behind([front[nth] for nth in choice.blocked])
     moves = Moves(rows[0][-2])
@@ -224,6 +233,10 @@ def claim_messages(
     if outgoing or choice.held or blocked:
         yield from moves.last()
     return MessageClaim(outgoing, more=len(rows) == limit or bool(choice.held or blocked))
+
+
+def _front(rows: Rows) -> list[Candidate]:
+    return [Candidate(waiting_of(row), Authority(row[-5], bool(row[-4]), bool(row[-3])), row[-1]) for row in rows]
 
 
 def _behind(candidates: Sequence[Candidate]) -> Script[list[Waiting]]:

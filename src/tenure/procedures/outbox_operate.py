@@ -11,7 +11,7 @@ from uuid import UUID
 from tenure.errors import Invalid, NotFound, Refused
 from tenure.procedures.messages import STATE, Moves, stored_of, waiting_of
 from tenure.procedures.records import identity, instant
-from tenure.rules.outbox import Decision, MessageState, StoredMessage
+from tenure.rules.outbox import Decision, MessageState, StoredMessage, served
 from tenure.yields import FRESH, Command, Row, Script, Statement, procedure
 
 
@@ -116,7 +116,7 @@ def _decide(
     moves.leave("message_resting", waiting)
     if decision == "replayed":
         granted = max(waiting.attempts_max, waiting.attempt + attempts)
-        moves.enter("message_due", waiting._replace(attempts_max=granted))
+        moves.enter("message_due", served(waiting)._replace(attempts_max=granted))
     else:
         moves.end(waiting, MessageState.DISCARDED, None)
     yield from moves.write()

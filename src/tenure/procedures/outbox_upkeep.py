@@ -11,50 +11,44 @@ from datetime import timedelta
 
 from tenure.procedures.messages import Moves, move_all, waiting_of
 from tenure.procedures.records import span
-from tenure.rules.outbox import UNKNOWN_DESTINATION, MessageState, lost
+from tenure.rules.outbox import MessageState, lost, served, unserved
 from tenure.yields import Script, Statement, procedure
 
 PASS_MAX = 1_000
 
 
 @procedure
-def promote_messages(limit: int = PASS_MAX) -> Script[int]:
+def tend_messages(limit: int = PASS_MAX) -> Script[int]:
     """
-    Move messages that are due to where claims look.
+    Let messages go that may go now: of relays that are lost, planned for now, and held no more.
 
-    Returns: How many. Locks: the rows moved, skipping locked ones. Writes: message_later, message_due.
+    An idle relay asks often, so it asks for all of it at once. A delivery whose relay was not heard of again is due
+    once more, alone, or set aside when all of them are used up.
+
+    Args:
+        limit: At most so many of each.
+    Returns: How many were moved. Locks: the rows moved, skipping locked ones.
+    Writes: message_lease, message_later, message_resting, message_due.
     """
-    rows = yield Statement("message_later_due", {"limit": limit})
-    return (yield from move_all(rows, "message_later", "message_due"))
-
-
-@procedure
-def recover_messages(limit: int = PASS_MAX) -> Script[int]:
-    """
-    Settle deliveries whose relay was not heard of again: due once more, alone, or set aside when all are used up.
-
-    Returns: How many. Locks: the leases, skipping locked ones. Writes: message_lease, message_due or message_resting.
-    """
-    rows = yield Statement("message_lease_expired", {"limit": limit})
-    if not rows:
+    expired, due, free = yield [
+        Statement("message_lease_expired", {"limit": limit}),
+        Statement("message_later_due", {"limit": limit}),
+        Statement("message_held_free", {"limit": limit}),
+    ]
+    moved = len(expired) + len(due) + len(free)
+    if not moved:
         return 0
     moves = Moves(0)
-    for row in rows:
+    for row in expired:
         waiting = waiting_of(row)
         moves.settle("message_lease", waiting, lost(waiting))
+    for place, rows in (("message_later", due), ("message_resting", free)):
+        for row in rows:
+            waiting = waiting_of(row)
+            moves.leave(place, waiting)
+            moves.enter("message_due", waiting)
     yield from moves.last()
-    return len(rows)
-
-
-@procedure
-def release_messages(limit: int = PASS_MAX) -> Script[int]:
-    """
-    Bring held messages back whose authority admits them again.
-
-    Returns: How many. Locks: the rows moved, skipping locked ones. Writes: message_resting, message_due.
-    """
-    rows = yield Statement("message_held_free", {"limit": limit})
-    return (yield from move_all(rows, "message_resting", "message_due"))
+    return moved
 
 
 @procedure
@@ -80,10 +74,9 @@ def announce_relay(
         "message_due",
         "message_resting",
         MessageState.SET_ASIDE.value,
-        error_code=UNKNOWN_DESTINATION,
-        error_message="no live relay serves this destination; it goes as soon as one does",
+        change=unserved,
     )
-    moved += yield from move_all(again, "message_resting", "message_due", error_code=None, error_message=None)
+    moved += yield from move_all(again, "message_resting", "message_due", change=served)
     return moved
 
 

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from tenure.errors import Refused, echo
-from tenure.rules.fairness import QueueSetting, check_setting
-from tenure.yields import Each, Procedure, Script, Statement, procedure
+from tenure.rules.fairness import QueueSetting
+from tenure.yields import Each, Script, Statement, procedure
 
 
-def set_queue(
-    name: str, *, fair: bool, weights: Mapping[str, int] | None = None, tenant: str | None = None
-) -> Procedure[QueueSetting]:
+@procedure
+def save_queue(setting: QueueSetting) -> Script[QueueSetting]:
     """
     Say how a queue is served; what was said before is forgotten.
 
     Rows that come to ready from now on are put into lanes by it; rows that are there already are served where they are.
 
-    Args:
-        tenant: Whom the caller is bound to.
-    Raises:
-        Invalid: See `check_setting`.
-        Refused: TENANT_BOUND, a queue is everybody's.
     Locks: the queue's row. Writes: queue, queue_weight.
     """
-    setting = check_setting(name, fair=fair, weights=weights)
-    if tenant is not None:
-        raise Refused(
-            f"a service that is bound to tenant {echo(tenant)} does not set queues: they are everybody's",
-            code="TENANT_BOUND",
-        )
-    return save_queue(setting)
-
-
-@procedure
-def save_queue(setting: QueueSetting) -> Script[QueueSetting]:
-    """Write what `set_queue` has checked. Locks: the queue's row. Writes: queue, queue_weight."""
     yield [
         Statement("queue_save", {"name": setting.name, "fair": setting.fair}),
         Statement("queue_unweigh", {"name": setting.name}),

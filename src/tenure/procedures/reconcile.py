@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from tenure.errors import Invalid, echo
 from tenure.procedures.records import Placed, event_of, evidence_of, identity
 from tenure.procedures.rows import fetch, in_scope, lock, place_of, repeated, save
 from tenure.rules import moves, reconcile
+from tenure.rules.bounds import check_whole
 from tenure.rules.creation import check_text
 from tenure.rules.effect import Effect, StoredEvidence
 from tenure.rules.event import EventName
@@ -48,10 +48,7 @@ def find_candidates(
     """
     check_text("organization", organization)
     check_text("project", project)
-    if type(limit) is not int or not 1 <= limit <= CANDIDATES_MAX:
-        raise Invalid(
-            f"limit must be a whole number from 1 to {CANDIDATES_MAX}, not {echo(limit)}", code="BAD_ARGUMENT"
-        )
+    check_whole("limit", limit, CANDIDATES_MAX)
     rows = yield Statement(
         "candidate_list",
         {"tenant": tenant, "organization": organization, "project": project, "patient": patient, "limit": limit},

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-from tenure.errors import Invalid, echo
 from tenure.procedures.records import evidence_of, identity, maybe_micros, terms_of
 from tenure.procedures.rows import fetch, in_scope, lock, read, repeated, save
 from tenure.rules import recover as rules
+from tenure.rules.bounds import check_whole
 from tenure.rules.creation import check_text
 from tenure.rules.effect import Effect
 from tenure.rules.job import Job, find_effect, open_boundary
@@ -24,9 +24,12 @@ from tenure.rules.outcome import Evidence
 from tenure.rules.payload import encode
 from tenure.rules.recover import NeedsEvidence, Operation
 from tenure.rules.status import LIVE, TERMINAL
+from tenure.rules.suspicion import FINAL
 from tenure.yields import FRESH, Command, Each, Script, Statement, new_id, procedure
 
 LIST_MAX = 1_000
+
+_FINAL = sorted(status.value for status in FINAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,7 @@ class Doubt:
 # --- marking ----------------------------------------------------------------------------------------------------------
 
 
-def mark_suspects(
-    actor: str, reason: str, *, since: datetime | None = None, recovery_id: UUID | None = None
-) -> Script[int]:
+def mark_suspects(actor: str, reason: str, *, since: datetime | None = None) -> Script[int]:
     """
     Mark every job that may still run, or be brought back: what it did after the backup is not known here.
 
@@ -75,33 +76,18 @@ def mark_suspects(
     Args:
         since: When the copy was made, the last instant that it knows. Providers' memory of keys is counted from it.
             Without it each job's creation is taken, which is safe, and sends less.
-        recovery_id: Names this marking; a new one when left out.
     Returns: How many.
     Locks: nothing; for a frozen database. Writes: suspect, event.
     """
     check_text("actor", actor)
     check_text("reason", reason)
-    named = {"recovery_id": recovery_id or new_id(), "actor": actor}
+    named = {"recovery_id": new_id(), "actor": actor}
     _, _, rows = yield [
-        Statement("suspect_mark", {**named, "since": maybe_micros(since), "reason": reason}),
+        Statement("suspect_mark", {**named, "since": maybe_micros(since), "reason": reason, "final": _FINAL}),
         Statement("suspect_tell", {**named, "data": encode({"reason": reason}), "command_id": named["recovery_id"]}),
         Statement("suspect_marked", {"recovery_id": named["recovery_id"]}),
     ]
     return int(rows[0][0])
-
-
-@procedure
-def mark_copy(actor: str, reason: str, *, since: datetime | None = None, command: Command = FRESH) -> Script[int]:
-    """
-    Mark the work of a copy in a transaction of its own; see `mark_suspects`.
-
-    Returns: How many. Locks: nothing; for a database on which no worker runs. Writes: suspect, event.
-    """
-    if command.again:
-        rows = yield Statement("suspect_marked", {"recovery_id": command.id})
-        if rows[0][0]:
-            return int(rows[0][0])
-    return (yield from mark_suspects(actor, reason, since=since, recovery_id=command.id))
 
 
 @procedure
@@ -217,7 +203,8 @@ def list_suspects(tenant: str | None = None, limit: int = 100, after: UUID | Non
         limit: At most 1,000.
         after: The id of the last job of the page before.
     """
-    rows = yield Statement("suspect_list", {"tenant": tenant, "after": after, "limit": check_limit(limit)})
+    check_whole("limit", limit, LIST_MAX)
+    rows = yield Statement("suspect_list", {"tenant": tenant, "after": after, "limit": limit, "final": _FINAL})
     found = yield from read(identity(row[0]) for row in rows)
     said = ((identity(row[0]), row[1], row[2]) for row in rows)
     return [Suspect(found[job_id].job, actor, reason) for job_id, actor, reason in said if job_id in found]
@@ -227,7 +214,7 @@ def list_suspects(tenant: str | None = None, limit: int = 100, after: UUID | Non
 def count_suspects(tenant: str | None = None) -> Script[dict[str, dict[str, int]]]:
     """Count suspect jobs that may still run, by tenant and status."""
     counts: dict[str, dict[str, int]] = {}
-    for whose, status, number in (yield Statement("suspect_counts", {"tenant": tenant})):
+    for whose, status, number in (yield Statement("suspect_counts", {"tenant": tenant, "final": _FINAL})):
         counts.setdefault(whose, {})[status] = int(number)
     return counts
 
@@ -241,7 +228,8 @@ def list_needs(tenant: str | None = None, limit: int = 100, after: UUID | None =
         limit: Of jobs, at most 1,000; a job may have several.
         after: The id of the last job of the page before.
     """
-    rows = yield Statement("evidence_needed", {"tenant": tenant, "after": after, "limit": check_limit(limit)})
+    check_whole("limit", limit, LIST_MAX)
+    rows = yield Statement("evidence_needed", {"tenant": tenant, "after": after, "limit": limit, "final": _FINAL})
     ids = [identity(row[0]) for row in rows]
     found = yield from read(ids)
     return [need for job_id in ids if job_id in found for need in rules.needs(found[job_id].job)]
@@ -253,7 +241,9 @@ def every_need(tenant: str | None = None) -> Script[list[NeedsEvidence]]:
     needs: list[NeedsEvidence] = []
     after: UUID | None = None
     while True:
-        rows = yield Statement("evidence_needed", {"tenant": tenant, "after": after, "limit": LIST_MAX})
+        rows = yield Statement(
+            "evidence_needed", {"tenant": tenant, "after": after, "limit": LIST_MAX, "final": _FINAL}
+        )
         ids = [identity(row[0]) for row in rows]
         found = yield from read(ids)
         needs += [need for job_id in ids if job_id in found for need in rules.needs(found[job_id].job)]
@@ -266,10 +256,3 @@ def every_need(tenant: str | None = None) -> Script[list[NeedsEvidence]]:
 def forget_suspects() -> Script[None]:
     """Remove the marks of jobs that are final. Writes: suspect."""
     yield Statement("suspect_forget")
-
-
-def check_limit(limit: int) -> int:
-    """Refuse a page's length that is no whole number within bounds."""
-    if type(limit) is not int or not 1 <= limit <= LIST_MAX:
-        raise Invalid(f"limit must be a whole number from 1 to {LIST_MAX}, not {echo(limit)}", code="BAD_ARGUMENT")
-    return limit

@@ -69,7 +69,7 @@ def lock(ids: Iterable[UUID], *, terminal: bool = False) -> Script[dict[UUID, Pl
             Each("effect_read", rows),
             Each("escalation_read", rows),
         ]
-        found |= _assemble(places, effects, escalations)
+        found |= assemble(places, effects, escalations)
         missing = [job_id for job_id in missing if job_id not in found]
         if missing and look == 0:
             known = yield Each("place_read", [(job_id,) for job_id in missing])
@@ -93,7 +93,7 @@ def lock_free(ids: Iterable[UUID]) -> Script[dict[UUID, Placed]]:
         Each("effect_read", rows),
         Each("escalation_read", rows),
     ]
-    return _assemble(places, effects, escalations)
+    return assemble(places, effects, escalations)
 
 
 def read(ids: Iterable[UUID]) -> Script[dict[UUID, Placed]]:
@@ -104,7 +104,7 @@ def read(ids: Iterable[UUID]) -> Script[dict[UUID, Placed]]:
         Each("effect_read", rows),
         Each("escalation_read", rows),
     ]
-    return _assemble(places, effects, escalations)
+    return assemble(places, effects, escalations)
 
 
 def read_known(presented: Mapping[UUID, str]) -> Script[dict[UUID, Placed]]:
@@ -119,10 +119,11 @@ def read_known(presented: Mapping[UUID, str]) -> Script[dict[UUID, Placed]]:
         Each("effect_known", rows),
         Each("escalation_known", rows),
     ]
-    return _assemble(places, effects, escalations)
+    return assemble(places, effects, escalations)
 
 
-def _assemble(places: Sequence[Row], effects: Sequence[Row], escalations: Sequence[Row]) -> dict[UUID, Placed]:
+def assemble(places: Sequence[Row], effects: Sequence[Row], escalations: Sequence[Row]) -> dict[UUID, Placed]:
+    """Build records from place rows, in their order, and from the rows of effects and escalations of these jobs."""
     by_job = effects_by_job(effects)
     notes = notes_by_job(escalations)
     found = {}

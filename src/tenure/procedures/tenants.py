@@ -12,7 +12,7 @@ from uuid import UUID
 
 from tenure.errors import NotFound, echo
 from tenure.procedures.records import identity, instant
-from tenure.procedures.rows import in_scope, lock, save
+from tenure.procedures.rows import in_scope, lock, read, save
 from tenure.rules.authority import Act, Tenant, after_act, check_thawed
 from tenure.rules.job import Job
 from tenure.rules.readmit import readmit
@@ -151,23 +151,28 @@ def readmit_jobs(
     Args:
         job_ids: These jobs, all or none of them; None means up to 500 of the epoch, oldest first.
         epoch: Only the queued work of this older epoch; None with no ids means of every older one.
-    Returns: Those that were asked for by id, or those that were readmitted now.
+    Returns: Those that were asked for by id, or those that were readmitted now. Run again after a lost reply it gives
+        what it did then, as it is by now.
     Locks: as `rows.lock`. Writes: ready, deferred, resting, event, authority_event.
     """
+    before = yield from _readmitted_before(command, job_ids)
+    if before:
+        return before
     rows = yield Statement("authority_list", {"tenant": tenant})
     if not rows:
         raise unknown_tenant(tenant)
     _, current, _, database_frozen, now = rows[0]
     check_thawed(database_frozen=bool(database_frozen))
     if job_ids is None:
-        found = yield Statement(
+        held = yield Statement(
             "held_list", {"tenant": tenant, "epoch": epoch, "current": current, "limit": READMIT_MAX}
         )
-        ids = [identity(row[0]) for row in found]
+        ids = [identity(row[0]) for row in held]
     else:
         ids = sorted(set(job_ids))
     if not ids:
         return []
+    command.chosen = command.chosen.union(ids)
     places = yield from lock(ids)
     jobs: list[Job] = []
     changes = []
@@ -187,6 +192,18 @@ def readmit_jobs(
         yield Each("authority_event_insert", [(act, tenant, "readmitted", after, actor, reason, now)])
         yield from save(changes, command)
     return jobs
+
+
+def _readmitted_before(command: Command, job_ids: Sequence[UUID] | None) -> Script[list[Job]]:
+    """Give what an earlier run of this call did: only the trail still knows that it was readmitted."""
+    if not command.again or not command.chosen:
+        return []
+    noted = yield Each("event_known", [(job_id, command.id) for job_id in sorted(command.chosen)])
+    done = {identity(row[0]) for row in noted}
+    if not done:
+        return []
+    found = yield from read(done if job_ids is None else job_ids)
+    return [found[job_id].job for job_id in sorted(found)]
 
 
 @procedure

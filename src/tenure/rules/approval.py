@@ -21,6 +21,7 @@ from typing import Any
 from uuid import UUID
 
 from tenure.errors import Conflict, Invalid, echo
+from tenure.rules.bounds import check_whole
 from tenure.rules.creation import check_instant, check_text
 from tenure.rules.digest import digest, payload_digest
 from tenure.rules.envelope import FACT_KEYS, GOVERNANCE_KEY, Fact, GovernanceInput, check_fact
@@ -30,21 +31,12 @@ _DIGEST = re.compile(r"v1:[0-9a-f]{64}")
 
 
 class ApprovalState(StrEnum):
-    """How an approval stands."""
+    """How an approval stands; `expired` is never written, it is what the clock says."""
 
     GRANTED = "granted"
     CONSUMED = "consumed"
     EXPIRED = "expired"
     REVOKED = "revoked"
-
-
-# The only moves there are. `expired` is never written: it is what the clock says. See the file's head.
-APPROVAL_MOVES: Mapping[ApprovalState, frozenset[ApprovalState]] = {
-    ApprovalState.GRANTED: frozenset({ApprovalState.CONSUMED, ApprovalState.EXPIRED, ApprovalState.REVOKED}),
-    ApprovalState.CONSUMED: frozenset({ApprovalState.EXPIRED, ApprovalState.REVOKED}),
-    ApprovalState.EXPIRED: frozenset({ApprovalState.REVOKED}),
-    ApprovalState.REVOKED: frozenset(),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +98,7 @@ def action_digest(
     """
     if not isinstance(governance, GovernanceInput):
         raise Invalid("governance must be a tenure.GovernanceInput", code="BAD_ARGUMENT")
-    if type(kind_version) is not int or kind_version < 1:
-        raise Invalid(f"kind_version must be a whole number from 1, not {echo(kind_version)}", code="BAD_ARGUMENT")
+    check_whole("kind_version", kind_version)
     if not isinstance(payload, Mapping):
         raise Invalid("the payload is not a JSON object", code="PAYLOAD_INVALID")
     owner = check_text("organization", organization)

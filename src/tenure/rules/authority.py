@@ -132,3 +132,18 @@ def check_bound(bound: str | None, tenant: str | None) -> None:
             f"a service that is bound to tenant {echo(bound)} does not act for {whom}; use a service without a binding",
             code="TENANT_BOUND",
         )
+
+
+def check_unbound(bound: str | None, what: str) -> None:
+    """
+    Refuse a service of one tenant that would change what every tenant uses.
+
+    Raises:
+        Refused: TENANT_BOUND.
+    """
+    if bound is not None:
+        raise Refused(
+            f"a service that is bound to tenant {echo(bound)} does not change {what}, which every tenant uses; use a "
+            f"service without a binding",
+            code="TENANT_BOUND",
+        )

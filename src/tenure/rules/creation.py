@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from tenure.errors import Invalid, echo
+from tenure.rules.bounds import check_span, check_whole
 from tenure.rules.digest import canonical, canonical_with, payload_digest_of
 from tenure.rules.envelope import (
     EXECUTION_KEY,
@@ -217,12 +218,12 @@ def new_job(
     _check_inputs(execution, governance)
     if frame is None:
         owner = check_text("tenant", agree_tenant(bound_tenant, tenant, said, organization))
-        _check_number("kind_version", kind_version, 1, 2**31 - 1)
-        _check_number("priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
-        _check_number("max_attempts", max_attempts, 1, ATTEMPTS_MAX)
+        check_whole("kind_version", kind_version, 2**31 - 1)
+        check_whole("priority", priority, PRIORITY_MAX, least=-PRIORITY_MAX)
+        check_whole("max_attempts", max_attempts, ATTEMPTS_MAX)
         _check_choice("on_reconciled", on_reconciled, (None, "complete", "resume"))
         _check_choice("on_declined", on_declined, ("failed", "dead_letter"))
-        _check_backoff(backoff_base)
+        check_span("backoff_base", backoff_base, least=BACKOFF_MIN, most=BACKOFF_MAX)
         check_duration(lease_duration)
         frame = Frame(
             tenant=owner,
@@ -265,11 +266,6 @@ def _check_inputs(execution: object, governance: object) -> None:
 def _check_separators(kind: str) -> None:
     if ":" in kind or "#" in kind:
         raise Invalid(f"a kind holds no ':' or '#', they separate operation keys: {echo(kind)}", code="BAD_ARGUMENT")
-
-
-def _check_backoff(base: timedelta) -> None:
-    if not isinstance(base, timedelta) or not BACKOFF_MIN <= base <= BACKOFF_MAX:
-        raise Invalid(f"backoff_base must be a timedelta from {BACKOFF_MIN} to {BACKOFF_MAX}", code="BAD_DURATION")
 
 
 def _written(
@@ -351,11 +347,6 @@ def check_instant(name: str, value: datetime) -> datetime:
     if value >= SCHEDULED_MAX:
         raise Invalid(f"{name} must be before the year 9999", code="BAD_INSTANT")
     return value.astimezone(UTC)
-
-
-def _check_number(name: str, value: int, low: int, high: int) -> None:
-    if type(value) is not int or not low <= value <= high:
-        raise Invalid(f"{name} must be a whole number from {low} to {high}, not {echo(value)}", code="BAD_ARGUMENT")
 
 
 def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tenure.errors import Invalid, echo
+from tenure.rules.bounds import check_whole
 from tenure.rules.creation import check_text
 
 WEIGHT_DEFAULT, WEIGHT_MAX = 1, 100
@@ -139,9 +140,5 @@ def check_setting(name: str, *, fair: bool, weights: Mapping[str, int] | None) -
         raise Invalid(f"weights names {len(given)} tenants, the limit is {WEIGHTS_MAX}", code="BAD_ARGUMENT")
     for tenant, weight in given.items():
         check_text("tenant", tenant)
-        if type(weight) is not int or not 1 <= weight <= WEIGHT_MAX:
-            raise Invalid(
-                f"the weight of {echo(tenant)} must be a whole number from 1 to {WEIGHT_MAX}, not {echo(weight)}",
-                code="BAD_ARGUMENT",
-            )
+        check_whole(f"the weight of {echo(tenant)}", weight, WEIGHT_MAX)
     return QueueSetting(name, fair, {tenant: given[tenant] for tenant in sorted(given)})

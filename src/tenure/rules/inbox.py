@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from tenure.errors import Conflict, Invalid, echo
+from tenure.rules.bounds import check_span, check_whole
 from tenure.rules.creation import check_text
 from tenure.rules.digest import message_digest
-from tenure.rules.outbox import VERSION_MAX, check_whole
+from tenure.rules.outbox import VERSION_MAX
 from tenure.rules.outcome import Json
 from tenure.rules.payload import check_object
 
@@ -24,8 +25,8 @@ REPLAY_WINDOW_MAX = timedelta(days=3650)
 _RETENTION_WINDOWS = 2
 
 
-class Received(Protocol):
-    """What an event that is received must have; a `Message` has it, and so has `Event`."""
+class Receivable(Protocol):
+    """What an event that is received must have; a `Message` has it, and so has `IncomingEvent`."""
 
     @property
     def tenant(self) -> str:
@@ -59,7 +60,7 @@ class Received(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class IncomingEvent:
     """A message as a consumer makes it of what arrived, in whatever form that came."""
 
     tenant: str
@@ -71,7 +72,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class Received:
     """
     What a consumer is told.
 
@@ -99,7 +100,7 @@ class Arrival(NamedTuple):
     delivery_id: str
 
 
-def check_arrival(consumer: str, event: Received, delivery_id: str) -> Arrival:
+def check_arrival(consumer: str, event: Receivable, delivery_id: str) -> Arrival:
     """
     Check what arrived; the digest is computed here and not believed.
 
@@ -111,7 +112,9 @@ def check_arrival(consumer: str, event: Received, delivery_id: str) -> Arrival:
     fields: dict[str, Any] = {}
     for name in ("tenant", "operation", "type", "version", "subject", "data"):
         if not hasattr(event, name):
-            raise Invalid(f"the event has no {name}; make a tenure.inbox.Event of what arrived", code="BAD_EVENT")
+            raise Invalid(
+                f"the event has no {name}; make a tenure.inbox.IncomingEvent of what arrived", code="BAD_EVENT"
+            )
         fields[name] = getattr(event, name)
     for name in ("tenant", "operation", "type"):
         check_text(name, fields[name])
@@ -138,11 +141,9 @@ def check_window(replay_window: timedelta, retention: timedelta | None) -> tuple
     Raises:
         Invalid: RETENTION_TOO_SHORT, with both values.
     """
-    for name, value in (("replay_window", replay_window), ("retention", retention)):
-        if value is None and name == "retention":
-            continue
-        if not isinstance(value, timedelta) or not timedelta(0) < value <= 2 * REPLAY_WINDOW_MAX:
-            raise Invalid(f"{name} must be a timedelta above zero, of ten years at most", code="BAD_DURATION")
+    check_span("replay_window", replay_window, most=2 * REPLAY_WINDOW_MAX)
+    if retention is not None:
+        check_span("retention", retention, most=2 * REPLAY_WINDOW_MAX)
     kept = replay_window * _RETENTION_WINDOWS if retention is None else retention
     if kept < replay_window:
         raise Invalid(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tenure.errors import EpochClosed, Invalid, LeaseLost, echo
+from tenure.rules.bounds import check_span
 from tenure.rules.status import LIVE
 
 if TYPE_CHECKING:
@@ -100,11 +101,7 @@ def check_lease(lease: Lease) -> Lease:
 
 def check_duration(duration: timedelta, what: str = "lease_duration") -> timedelta:
     """Refuse a lease that is too short to renew or too long to be a lease."""
-    if not isinstance(duration, timedelta):
-        raise Invalid(f"{what} must be a timedelta", code="BAD_DURATION")
-    if not LEASE_MIN <= duration <= LEASE_MAX:
-        raise Invalid(f"{what} must be between {LEASE_MIN} and {LEASE_MAX}, not {echo(duration)}", code="BAD_DURATION")
-    return duration
+    return check_span(what, duration, least=LEASE_MIN, most=LEASE_MAX)
 
 
 def check_beat(heartbeat: timedelta, lease: timedelta) -> timedelta:

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from tenure.rules.approval import RESTRICTION as REVOKED
 
 __all__ = [
-    "FROZEN", "REVOKED", "Book", "Cause", "Entry", "Facts", "Freeze", "Ledger", "Pending", "Restriction",
+    "FROZEN", "REVOKED", "Book", "Cause", "Entry", "Facts", "Freeze", "Pending", "Restriction",
     "act_fields", "applied", "confirmed", "first_book", "judge", "proposed", "recovered", "recovering", "released",
     "restricted", "settled", "ticked", "withdrawn",
 ]  # fmt: skip
@@ -125,33 +125,6 @@ class Book:
             ],
             "pending": [act_fields(one) for one in self.pending.values()],
         }
-
-
-class Ledger(Protocol):
-    """
-    A ledger, wherever it is kept. Its methods block, and may be called from any thread.
-
-    Attributes:
-        where: Where it is, without any password.
-    """
-
-    where: str
-
-    def read(self) -> Book | None:
-        """Give what it says; None where there is none. Raises Unavailable, or Refused where it is damaged."""
-        ...
-
-    def begin(self, book: Book) -> Book:
-        """Write the first entry, unless another process was faster; give what it says then."""
-        ...
-
-    def write(self, *entries: Entry) -> Book:
-        """Append entries, all or none, durably; give what it says then. Raises Refused where there is no ledger."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what it holds open; it is opened again when used, because several stores share it."""
-        ...
 
 
 def act_fields(act: Pending) -> dict[str, Any]:
@@ -372,8 +345,7 @@ class Facts:
         ticked_at: When that was last raised, in microseconds; 0 where it never was.
         epochs: Of every tenant that the book knows.
         frozen: Why it is frozen already.
-        newest_at: When the newest job was created or the last claim made, in microseconds; 0 where there is neither.
-        born_at: When its tables were made, in microseconds.
+        born_at: When its tables were made, in microseconds; asked only where there is no store.
     """
 
     store: str | None
@@ -382,7 +354,6 @@ class Facts:
     ticked_at: int = 0
     epochs: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     frozen: Freeze | None = None
-    newest_at: int = 0
     born_at: int = 0
 
 

@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from tenure.errors import CancelRequested, IllegalMove, Invalid, Uncertain, echo
+from tenure.errors import CancelRequested, IllegalMove, Invalid, Uncertain
+from tenure.rules.bounds import check_whole
 from tenure.rules.effect import MARK, Effect, EffectState, SettledBy, operation_key
 from tenure.rules.event import EventName
 from tenure.rules.job import PAUSED, Change, Job, find_effect, illegal, move, note, open_boundary, open_named
@@ -354,10 +355,7 @@ def retry(job: Job, now: datetime, *, actor: str, attempts: int, reopen: Sequenc
     """
     if job.status is not Status.FAILED:
         raise illegal(job, "be retried; only a failed job can")
-    if type(attempts) is not int or not 1 <= attempts <= GRANT_MAX:
-        raise Invalid(
-            f"attempts must be a whole number from 1 to {GRANT_MAX}, not {echo(attempts)}", code="BAD_ARGUMENT"
-        )
+    check_whole("attempts", attempts, GRANT_MAX)
     closed = next((effect for effect in job.effects if effect.state is EffectState.CLOSED), None)
     if open_boundary(job) or closed is not None:
         raise uncertain(job, "retried")

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from tenure.errors import Invalid
 from tenure.rules.authority import Authority
+from tenure.rules.bounds import check_whole
 from tenure.rules.creation import ATTEMPTS_MAX, check_id, check_instant, check_text
 from tenure.rules.digest import message_digest
 from tenure.rules.message import Delivered, Delivery, Message, Refused
@@ -33,6 +34,13 @@ VERSION_MAX = 2**31 - 1
 RELAY_LOST, BATCH_FAILED, DEFERRED = "RELAY_LOST", "BATCH_FAILED", "DELIVERY_DEFERRED"
 DOWN = "DESTINATION_DOWN"
 REFUSED, USED_UP, UNKNOWN_DESTINATION = "DELIVERY_REFUSED", "DELIVERIES_USED_UP", "UNKNOWN_DESTINATION"
+_LOST = "the relay that delivered it was lost"
+_UNSERVED = "no live relay serves this destination; it goes as soon as one does"
+# What says that a message goes alone comes back with it: while it is set aside, its reason says what its code was.
+_UNSERVED_AFTER = {
+    RELAY_LOST: f"{_LOST}, and {_UNSERVED}",
+    BATCH_FAILED: f"the call that it was part of failed as a whole, and {_UNSERVED}",
+}
 # After a batch has failed as a whole, its messages go in groups of so many, and from a group that fails one by one.
 GROUP = 10
 # As long as it has so many deliveries left.
@@ -178,12 +186,6 @@ def type_name(value: object) -> str:
     return type(value).__name__
 
 
-def check_whole(name: str, value: int, most: int) -> None:
-    """Require a whole number from 1."""
-    if type(value) is not int or not 1 <= value <= most:
-        raise Invalid(f"{name} must be a whole number from 1 to {most}, not {value!r:.40}", code="BAD_ARGUMENT")
-
-
 # --- what may go ------------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +225,11 @@ class Candidate(NamedTuple):
     authority: Authority
     first: int | None
 
+    @property
+    def admitted(self) -> bool:
+        """Whether its tenant's authority lets it go."""
+        return self.authority.admits(self.waiting.epoch)
+
 
 @dataclass(slots=True)
 class Choice:
@@ -239,7 +246,7 @@ def choose(front: Sequence[Candidate]) -> Choice:
     company: int | None = None
     closed = False
     for nth, one in enumerate(front):
-        if not one.authority.admits(one.waiting.epoch):
+        if not one.admitted:
             choice.held.append(nth)
         elif one.waiting.subject is not None and one.first is not None and one.first < one.waiting.position:
             choice.blocked.append(nth)
@@ -332,10 +339,30 @@ def settle(waiting: Waiting, answer: Answer, *, base: timedelta = BACKOFF) -> Se
 
 def lost(waiting: Waiting) -> Settled:
     """Judge a delivery whose relay was not heard of again."""
-    reason = "the relay that delivered it was lost"
     if waiting.attempt >= waiting.attempts_max:
-        return Settled(MessageState.SET_ASIDE, waiting.attempt, RELAY_LOST, reason)
-    return Settled(MessageState.DUE, waiting.attempt, RELAY_LOST, reason)
+        return Settled(MessageState.SET_ASIDE, waiting.attempt, RELAY_LOST, _LOST)
+    return Settled(MessageState.DUE, waiting.attempt, RELAY_LOST, _LOST)
+
+
+def unserved(waiting: Waiting) -> Waiting:
+    """Say of a message that no live relay serves its destination."""
+    before = served(waiting).error_code
+    reason = _UNSERVED if before is None else _UNSERVED_AFTER.get(before, _UNSERVED)
+    return _said_of(waiting, UNKNOWN_DESTINATION, reason)
+
+
+def served(waiting: Waiting) -> Waiting:
+    """Take that back: a delivery that may have happened is one that may have happened, as before."""
+    if waiting.error_code != UNKNOWN_DESTINATION:
+        return waiting
+    for code, reason in _UNSERVED_AFTER.items():
+        if waiting.error_message == reason:
+            return _said_of(waiting, code, _LOST if code == RELAY_LOST else None)
+    return _said_of(waiting, None, None)
+
+
+def _said_of(waiting: Waiting, code: str | None, reason: str | None) -> Waiting:
+    return waiting._replace(error_code=code, error_message=reason)
 
 
 def _reason(text: object) -> str:

@@ -41,7 +41,7 @@ from tenure.rules.survey import (
     too_long,
 )
 
-# Written only by typed inputs; a raw payload that has one of them is refused (rules/envelope.py).
+# Written only by typed inputs; a raw payload that has one of them is refused (rules/envelope/).
 RESERVED_KEYS = frozenset({"execution", "governance"})
 
 PAYLOAD_BYTES_MAX = 1 << 20

@@ -75,7 +75,6 @@ _WHAT: dict[frozenset[Role], tuple[str, ...]] = {
         "read_doubt",
         "read_effects",
         "read_facts",
-        "revoked_since",
         "show_queues",
         "show_tenant",
         "stats",
@@ -116,9 +115,7 @@ _WHAT: dict[frozenset[Role], tuple[str, ...]] = {
         "announce_relay",
         "claim_messages",
         "finish_messages",
-        "promote_messages",
-        "recover_messages",
-        "release_messages",
+        "tend_messages",
         "withdraw_relay",
     ),
     # Evidence is what a provider gave; a recovery asks providers as a sweep does.
@@ -147,7 +144,6 @@ _WHAT: dict[frozenset[Role], tuple[str, ...]] = {
     _OPERATOR | _REPAIRER: ("resume_sweep",),
     _REPAIRER: (
         "clear_suspicion",
-        "mark_copy",
         "readmit_jobs",
         "readmit_messages",
         "reconcile_dispatched",

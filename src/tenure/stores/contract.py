@@ -87,8 +87,8 @@ class Store(Protocol):
         url: Where it is, without any password.
         block_max: How long a transaction of a caller may keep all others waiting; None where it does not.
         tenant: The only one it is for; None means all.
-        ledger: The authority ledger that goes with it (`rules.ledger.Ledger`), None where there is none; hung here by
-            the opener, and handed on to the stores made from this one.
+        ledger: The authority ledger that goes with it (`flows.ledger.Ledger`), None where there is none; hung here by
+            the opener, and lent to the stores made from this one; closed with the store that was opened.
     """
 
     dialect: str
@@ -205,8 +205,8 @@ class AsyncStore(Protocol):
         url: Where it is, without any password.
         block_max: How long a transaction of a caller may keep all others waiting; None where it does not.
         tenant: The only one it is for; None means all.
-        ledger: The authority ledger that goes with it (`rules.ledger.Ledger`), None where there is none; hung here by
-            the opener, and handed on to the stores made from this one.
+        ledger: The authority ledger that goes with it (`flows.ledger.Ledger`), None where there is none; hung here by
+            the opener, and lent to the stores made from this one; closed with the store that was opened.
     """
 
     dialect: str

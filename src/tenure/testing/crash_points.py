@@ -36,7 +36,8 @@ from uuid import UUID
 from tenure.connectors.destination import Destination
 from tenure.connectors.provider import Provider
 from tenure.errors import Invalid
-from tenure.rules.ledger import Book, Entry, Ledger
+from tenure.flows.ledger import Ledger
+from tenure.rules.ledger import Book, Entry
 from tenure.rules.message import Delivery, Message
 from tenure.rules.outcome import Evidence, Outcome
 from tenure.stores.contract import AsyncStore, AsyncTransaction, Store, Transaction

@@ -10,7 +10,7 @@ from tenure.procedures import approvals
 from tenure.rules.approval import Approval, ApprovalState, new_approval
 from tenure.rules.creation import check_text
 from tenure.rules.envelope import Fact
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Flow, Procedure, new_id
 
 

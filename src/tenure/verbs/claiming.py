@@ -9,7 +9,7 @@ from uuid import UUID
 from tenure.procedures import claim as claiming
 from tenure.procedures.claim import Claim
 from tenure.rules.creation import check_id, check_names
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Procedure, Script, procedure
 
 

@@ -12,7 +12,7 @@ from tenure.procedures.enqueue import Created
 from tenure.rules.creation import new_job
 from tenure.rules.envelope import ExecutionInput, GovernanceInput
 from tenure.rules.job import DEFAULT_OPTIONS, Options
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Procedure, new_id
 
 

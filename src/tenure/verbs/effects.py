@@ -17,7 +17,7 @@ from tenure.rules.effect import Effect
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease, check_lease
 from tenure.rules.outcome import Evidence, FailedBeforeDispatch, Outcome, Terms
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import AfterCommit, Procedure, Script, procedure
 
 EFFECT_TIMEOUT = timedelta(seconds=30)

@@ -11,7 +11,7 @@ from tenure.procedures import hold
 from tenure.rules import moves
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease, check_lease
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Procedure
 
 

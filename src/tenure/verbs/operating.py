@@ -9,7 +9,7 @@ from uuid import UUID
 from tenure.procedures import operate
 from tenure.rules.creation import check_id, check_names
 from tenure.rules.job import Job
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Procedure
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tenure.errors import Invalid
 from tenure.procedures import operate_queues as operate
+from tenure.rules.authority import check_unbound
 from tenure.rules.creation import check_text
 from tenure.rules.queues import QueueChange, QueueState
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Procedure
 
 
@@ -22,7 +23,7 @@ def pause_queue(scope: Scope, name: str, *, reason: str, actor: str | None = Non
         Refused: The service is bound to a tenant; a queue is everybody's.
     Locks: the queue's row. Writes: queue, queue_change.
     """
-    operate.unbound(name, scope.tenant)
+    _check_queue(scope, name)
     return operate.pause_queue(name, check_text("reason", reason), scope.who(actor))
 
 
@@ -35,7 +36,7 @@ def resume_queue(
     Args:
         keep_draining: Take back the pause alone.
     """
-    operate.unbound(name, scope.tenant)
+    _check_queue(scope, name)
     return operate.resume_queue(name, scope.who(actor), keep_draining=_flag("keep_draining", keep_draining))
 
 
@@ -51,7 +52,7 @@ def drain_queue(
         The queue with what is left in it; `drained` once that is nothing.
     Locks: the queue's row. Writes: queue, queue_change.
     """
-    operate.unbound(name, scope.tenant)
+    _check_queue(scope, name)
     return operate.drain_queue(name, scope.who(actor), None if reason is None else check_text("reason", reason))
 
 
@@ -80,7 +81,7 @@ def transfer_queue(
         Unavailable: The queues were busy; nothing was written.
     Locks: every queue, for a moment. Writes: queue, queue_change.
     """
-    operate.unbound(name, scope.tenant)
+    _check_queue(scope, name)
     for what, given in (("owner", owner), ("expected", expected), ("reason", reason)):
         if given is not None:
             check_text(what, given)
@@ -113,5 +114,10 @@ def list_queue_changes(scope: Scope, name: str, *, limit: int = 100) -> Procedur
     Args:
         limit: At most 1,000.
     """
-    operate.unbound(name, scope.tenant)
+    _check_queue(scope, name)
     return operate.list_queue_changes(name, limit=limit)
+
+
+def _check_queue(scope: Scope, name: str) -> None:
+    check_text("queue", name)
+    check_unbound(scope.tenant, "queues")

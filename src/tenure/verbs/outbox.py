@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from tenure.errors import Invalid, Refused, echo
+from tenure.errors import Invalid, echo
 from tenure.procedures import inbox, outbox_operate, outbox_upkeep
 from tenure.procedures.outbox_operate import OutboxStats
+from tenure.rules.authority import check_unbound
+from tenure.rules.bounds import ZERO, check_span, check_whole
 from tenure.rules.creation import check_id, check_text
-from tenure.rules.outbox import MAX_ATTEMPTS, MessageState, StoredMessage, check_whole
-from tenure.rules.scope import Scope
+from tenure.rules.outbox import MAX_ATTEMPTS, MessageState, StoredMessage
+from tenure.verbs.scope import Scope
 from tenure.yields import Procedure
 
 LIST_MAX = 1_000
@@ -135,13 +137,8 @@ def prune_outbox(scope: Scope, *, older_than: timedelta, limit: int = PRUNE_MAX)
         Refused: The service is bound to a tenant; the retention is everybody's.
     Locks: the rows forgotten. Writes: message, message_done, message_decision.
     """
-    if scope.tenant is not None:
-        raise Refused(
-            f"a service that is bound to tenant {echo(scope.tenant)} does not prune the outbox: it is everybody's",
-            code="TENANT_BOUND",
-        )
-    if not isinstance(older_than, timedelta) or older_than < timedelta(0):
-        raise Invalid("older_than is a timedelta of zero or more", code="BAD_DURATION")
+    check_unbound(scope.tenant, "the retention of the outbox")
+    check_span("older_than", older_than, least=ZERO)
     check_whole("limit", limit, PRUNE_MAX)
     return outbox_upkeep.prune_messages(older_than, limit)
 
@@ -167,7 +164,7 @@ def prune_inbox(
     Locks: the rows forgotten. Writes: inbox, inbox_delivery.
     """
     check_text("consumer", consumer)
-    if older_than is not None and (not isinstance(older_than, timedelta) or older_than < timedelta(0)):
-        raise Invalid("older_than is a timedelta of zero or more", code="BAD_DURATION")
+    if older_than is not None:
+        check_span("older_than", older_than, least=ZERO)
     check_whole("limit", limit, PRUNE_MAX)
     return inbox.prune_inbox(consumer, older_than=older_than, tenant=scope.narrow(tenant), limit=limit)

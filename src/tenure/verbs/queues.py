@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tenure.procedures import queues
-from tenure.rules.fairness import QueueSetting
-from tenure.rules.scope import Scope
+from tenure.rules.authority import check_unbound
+from tenure.rules.fairness import QueueSetting, check_setting
+from tenure.verbs.scope import Scope
 from tenure.yields import Procedure
 
 
@@ -26,7 +27,9 @@ def set_queue(
         Refused: The service is bound to a tenant; a queue is everybody's.
     Locks: the queue's setting. Writes: queue, queue_weight.
     """
-    return queues.set_queue(name, fair=fair, weights=weights, tenant=scope.tenant)
+    setting = check_setting(name, fair=fair, weights=weights)
+    check_unbound(scope.tenant, "queues")
+    return queues.save_queue(setting)
 
 
 def list_queues(scope: Scope) -> Procedure[list[QueueSetting]]:

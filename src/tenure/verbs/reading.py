@@ -10,8 +10,8 @@ from tenure.procedures import inspect as reading
 from tenure.rules.creation import check_id, check_text
 from tenure.rules.event import Event
 from tenure.rules.job import Job
-from tenure.rules.scope import Scope
 from tenure.rules.status import Phase, Status
+from tenure.verbs.scope import Scope
 from tenure.yields import Procedure
 
 

@@ -10,12 +10,13 @@ from tenure.errors import Invalid
 from tenure.flows.sweep import Lookup, sweep_scope
 from tenure.procedures import inspect as reading
 from tenure.procedures import operate, reconcile
+from tenure.rules.bounds import check_span
 from tenure.rules.creation import check_id
 from tenure.rules.effect import Effect
 from tenure.rules.job import Job
 from tenure.rules.outcome import Evidence
 from tenure.rules.reconcile import Verdict
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Flow, Procedure, Script, procedure
 
 SWEEP_MAX = 500
@@ -93,8 +94,7 @@ def sweep_reconciliation_candidates(
         raise Invalid(
             f"lookup is a function of an operation key and a job, not {type(lookup).__name__}", code="BAD_ARGUMENT"
         )
-    if not isinstance(lookup_timeout, timedelta) or lookup_timeout <= timedelta(0):
-        raise Invalid("lookup_timeout is a timedelta above zero", code="BAD_DURATION")
+    check_span("lookup_timeout", lookup_timeout)
 
     async def ask(job: Job, effect: Effect) -> Evidence:
         return await ask_bounded(lookup, (effect.operation_key, job), lookup_timeout)

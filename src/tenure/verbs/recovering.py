@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from tenure.connectors.provider import LOOKUP_TIMEOUT, Provider, ask_bounded, lookup_bounded, terms
-from tenure.errors import Invalid
+from tenure.connectors.asking import ask_about
+from tenure.connectors.provider import LOOKUP_TIMEOUT, Provider, terms
 from tenure.flows import recover as flows
 from tenure.flows.recover import Reconciled
 from tenure.flows.sweep import Lookup
 from tenure.procedures import recover
 from tenure.procedures.recover import Suspect
+from tenure.rules.bounds import check_span
 from tenure.rules.creation import check_id
 from tenure.rules.effect import Effect, check_name
 from tenure.rules.job import Job
-from tenure.rules.outcome import Evidence, NoAnswer
+from tenure.rules.outcome import Evidence
 from tenure.rules.recover import NeedsEvidence, Operation
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Flow, Procedure
 
 PAGE = 100
@@ -94,17 +95,9 @@ def reconcile_suspects(
         for name, provider in effects.items():
             known.setdefault(kind, []).append(Operation(check_name(name), terms(provider)))
             by_name.setdefault(provider.name, provider)
-    if not isinstance(lookup_timeout, timedelta) or lookup_timeout <= timedelta(0):
-        raise Invalid("lookup_timeout is a timedelta above zero", code="BAD_DURATION")
+    check_span("lookup_timeout", lookup_timeout)
 
     async def ask(job: Job, effect: Effect) -> Evidence:
-        if effect.provider is None:
-            if lookup is None:
-                return NoAnswer("a bare mark names no provider, and no look-up was given")
-            return await ask_bounded(lookup, (effect.operation_key, job), lookup_timeout)
-        found = by_name.get(effect.provider)
-        if found is None:
-            return NoAnswer(f"provider {effect.provider!r} was not given")
-        return await lookup_bounded(found, effect.operation_key, found.timeout)
+        return await ask_about(job, effect, by_name, lookup=lookup, lookup_timeout=lookup_timeout)
 
     return flows.reconcile_suspects(ask, operations=known, tenant=scope.narrow(tenant), limit=limit, after=after)

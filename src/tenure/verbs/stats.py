@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tenure.procedures import stats as counting
-from tenure.rules.scope import Scope
 from tenure.rules.stats import Stats
+from tenure.verbs.scope import Scope
 from tenure.yields import Procedure
 
 

@@ -9,9 +9,10 @@ from tenure.errors import Invalid
 from tenure.flows import authority
 from tenure.procedures import tenants
 from tenure.rules.authority import Tenant, check_bound
+from tenure.rules.bounds import check_whole
 from tenure.rules.creation import check_id, check_text
 from tenure.rules.job import Job
-from tenure.rules.scope import Scope
+from tenure.verbs.scope import Scope
 from tenure.yields import Flow, Procedure, new_id
 
 
@@ -84,9 +85,11 @@ def readmit_jobs(
         job_ids: These jobs, all or none of them.
         epoch: All queued work of this older epoch, 500 jobs a call: call again until nothing is given back. With
             neither, of every older epoch.
-    Returns: The jobs readmitted by this call.
+    Returns: The jobs readmitted by this call, or asked for by id.
     Raises:
         IllegalMove: One of the jobs is not queued.
+        Unavailable: Perhaps it was done: `show_tenant` lists the act with its actor and reason and what is still held.
+            Another call is harmless.
         Refused: TENANT_BOUND; DATABASE_FROZEN.
     Locks: the tenant's authority (shared), the jobs' places. Writes: ready, deferred, resting, event, authority_event.
     """
@@ -122,8 +125,8 @@ def readmit_messages(
 
 
 def _check_epoch(epoch: int | None) -> None:
-    if epoch is not None and (type(epoch) is not int or epoch < 1):
-        raise Invalid("epoch is a whole number from 1", code="BAD_ARGUMENT")
+    if epoch is not None:
+        check_whole("epoch", epoch)
 
 
 def _own(scope: Scope, tenant: str) -> str:

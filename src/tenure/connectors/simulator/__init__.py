@@ -19,7 +19,6 @@ import threading
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self
 from urllib.parse import urlencode, urlsplit
 
@@ -232,9 +231,7 @@ class ProviderSimulator(Simulator):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
 
@@ -308,9 +305,7 @@ class SimulatorProcess(Simulator):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
 

@@ -9,19 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from tenure.errors import Invalid
-from tenure.faces.cli.options import AsJson, LedgerPlace, StoreUrl, opened, who
-from tenure.faces.cli.show import approval_fields, table, write_json
+from tenure.faces.cli.options import Actor, AsJson, LedgerPlace, Reason, StoreUrl, serving
+from tenure.faces.cli.show import approval_fields, counted, table, write_json
 from tenure.rules.approval import Approval
 from tenure.rules.envelope import Fact
 from tenure.rules.payload import parse
-from tenure.service import DurableJobService
 
 app = typer.Typer(help="Approve actions and take that back.", no_args_is_help=True, rich_markup_mode=None)
 
 Reference = Annotated[str, typer.Argument(metavar="REFERENCE", help="The approval's name in its tenant.")]
 Tenant = Annotated[str, typer.Option(envvar="TENURE_TENANT", help="Whose approvals.")]
-Actor = Annotated[str, typer.Option(envvar="TENURE_ACTOR", help="Who decides; kept with the approval.")]
-Reason = Annotated[str, typer.Option(help="Why; kept with the approval.")]
 
 
 @app.command()
@@ -36,18 +33,17 @@ def grant(
     policy: Annotated[str | None, typer.Option(help="What you were shown, text or JSON.")] = None,
     budget: Annotated[str | None, typer.Option(help="What you were shown, text or JSON.")] = None,
     store: StoreUrl = None,
-    actor: Actor = "",
+    actor: Actor = None,
     as_json: AsJson = False,
 ) -> None:
     """Approve exactly one action, for one job, until it expires."""
     expires_at = _expiry(until, minutes)
-    with opened(store) as made:
-        known = DurableJobService(made, tenant=tenant).grant_approval(
+    with serving(store, tenant=tenant, actor=actor) as service:
+        known = service.grant_approval(
             reference,
             action_digest=digest,
             expires_at=expires_at,
             reason=reason,
-            actor=actor or who(),
             capability=_fact(capability),
             policy=_fact(policy),
             budget=_fact(budget),
@@ -62,12 +58,12 @@ def revoke(
     reason: Reason,
     store: StoreUrl = None,
     ledger: LedgerPlace = None,
-    actor: Actor = "",
+    actor: Actor = None,
     as_json: AsJson = False,
 ) -> None:
     """Take an approval back for good; from now on no effect begins under it."""
-    with opened(store, ledger) as made:
-        known = DurableJobService(made, tenant=tenant).revoke_approval(reference, reason=reason, actor=actor or who())
+    with serving(store, ledger, tenant=tenant, actor=actor) as service:
+        known = service.revoke_approval(reference, reason=reason)
     _told(known, as_json=as_json)
 
 
@@ -82,15 +78,13 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List a tenant's approvals by reference."""
-    with opened(store) as made:
-        found = DurableJobService(made, tenant=tenant).list_approvals(
-            state=state, action_digest=digest, limit=limit, after=after
-        )
+    with serving(store, tenant=tenant) as service:
+        found = service.list_approvals(state=state, action_digest=digest, limit=limit, after=after)
     if as_json:
         write_json([approval_fields(one) for one in found])
         return
     table(
-        "1 approval" if len(found) == 1 else f"{len(found)} approvals",
+        counted(found, "approval"),
         ("reference", "state", "granted by", "expires", "job", "revoked by"),
         [(one.reference, one.state, one.granted_by, one.expires_at, one.consumed_by, one.revoked_by) for one in found],
     )
@@ -99,8 +93,8 @@ def list_(
 @app.command()
 def show(reference: Reference, tenant: Tenant, store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Show one approval: who decided, when, why, and which job has it."""
-    with opened(store) as made:
-        known = DurableJobService(made, tenant=tenant).get_approval(reference)
+    with serving(store, tenant=tenant) as service:
+        known = service.get_approval(reference)
     if as_json:
         write_json(approval_fields(known))
         return

@@ -11,8 +11,9 @@ from uuid import UUID
 import typer
 
 from tenure.errors import Invalid
-from tenure.faces.cli.options import AsJson, StoreUrl, opened, who
+from tenure.faces.cli.options import Actor, AsJson, OnlyTenant, Reason, StoreUrl, serving
 from tenure.faces.cli.show import (
+    counted,
     effect_fields,
     event_fields,
     evidence_fields,
@@ -28,20 +29,16 @@ from tenure.rules.admission import is_governed
 from tenure.rules.job import Job
 from tenure.rules.outcome import Absent, Accepted, Declined, Evidence
 from tenure.rules.payload import parse
-from tenure.service import DurableJobService
 
 app = typer.Typer(help="See and move jobs.", no_args_is_help=True, rich_markup_mode=None)
 
 JobId = Annotated[UUID, typer.Argument(metavar="ID", help="The job's id.")]
-Tenant = Annotated[str | None, typer.Option(help="Only this tenant.")]
-Actor = Annotated[str, typer.Option(envvar="TENURE_ACTOR", help="Who asks; kept in the trail.")]
-Reason = Annotated[str, typer.Option(help="Why; kept in the trail.")]
 
 
 @app.command("list")
 def list_(
     store: StoreUrl = None,
-    tenant: Tenant = None,
+    tenant: OnlyTenant = None,
     organization: Annotated[str | None, typer.Option()] = None,
     project: Annotated[str | None, typer.Option()] = None,
     status: Annotated[str | None, typer.Option(help="Such as queued or indeterminate.")] = None,
@@ -52,9 +49,8 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List jobs, oldest first."""
-    with opened(store) as made:
-        jobs = DurableJobService(made).list_jobs(
-            tenant=tenant,
+    with serving(store, tenant=tenant) as service:
+        jobs = service.list_jobs(
             organization=organization,
             project=project,
             status=status,
@@ -71,7 +67,7 @@ def list_(
     # Most stores have one tenant; the column would only make the others narrower.
     several = len({job.tenant for job in jobs}) > 1
     table(
-        "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs",
+        counted(jobs, "job"),
         (
             "id",
             *(["tenant"] if several else []),
@@ -106,19 +102,18 @@ def list_(
 def show(
     job_id: JobId,
     store: StoreUrl = None,
-    tenant: Tenant = None,
+    tenant: OnlyTenant = None,
     payload: Annotated[bool, typer.Option("--payload", help="Show payload, result and receipts too.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show one job with its effects, its evidence and its trail."""
-    with opened(store) as made:
-        service = DurableJobService(made, tenant=tenant)
+    with serving(store, tenant=tenant) as service:
         job = service.get_job(job_id)
         effects = list(job.effects)
         events = service.list_job_events(job_id)
-        evidence = made.run(list_evidence(job_id, tenant=tenant))
+        evidence = service.store.run(list_evidence(job_id, tenant=tenant))
         governed = is_governed(job)
-        governance = governance_fields(job, made.run(approval_of(job))) if governed else None
+        governance = governance_fields(job, service.store.run(approval_of(job))) if governed else None
     if as_json:
         write_json(
             {
@@ -166,13 +161,13 @@ def cancel(
     job_id: JobId,
     reason: Reason,
     store: StoreUrl = None,
-    tenant: Tenant = None,
-    actor: Actor = "",
+    tenant: OnlyTenant = None,
+    actor: Actor = None,
     as_json: AsJson = False,
 ) -> None:
     """Cancel a queued job, or ask a running one to stop."""
-    with opened(store) as made:
-        job = DurableJobService(made, tenant=tenant).cancel_job(job_id, reason=reason, actor=actor or who())
+    with serving(store, tenant=tenant, actor=actor) as service:
+        job = service.cancel_job(job_id, reason=reason)
     _moved(job, as_json=as_json)
 
 
@@ -181,13 +176,13 @@ def revoke(
     job_id: JobId,
     reason: Reason,
     store: StoreUrl = None,
-    tenant: Tenant = None,
-    actor: Actor = "",
+    tenant: OnlyTenant = None,
+    actor: Actor = None,
     as_json: AsJson = False,
 ) -> None:
     """Take a job away from its worker and cancel it at once."""
-    with opened(store) as made:
-        job = DurableJobService(made, tenant=tenant).revoke_job(job_id, reason=reason, actor=actor or who())
+    with serving(store, tenant=tenant, actor=actor) as service:
+        job = service.revoke_job(job_id, reason=reason)
     _moved(job, as_json=as_json)
 
 
@@ -197,14 +192,13 @@ def retry(
     attempts: Annotated[int, typer.Option(help="How many to grant.", min=1)] = 1,
     reopen: Annotated[list[str] | None, typer.Option(help="A rejected effect to send again; may be repeated.")] = None,
     store: StoreUrl = None,
-    tenant: Tenant = None,
-    actor: Actor = "",
+    tenant: OnlyTenant = None,
+    actor: Actor = None,
     as_json: AsJson = False,
 ) -> None:
     """Queue a failed job again."""
-    with opened(store) as made:
-        service = DurableJobService(made, tenant=tenant)
-        job = service.retry_job(job_id, actor=actor or who(), attempts=attempts, reopen=tuple(reopen or ()))
+    with serving(store, tenant=tenant, actor=actor) as service:
+        job = service.retry_job(job_id, attempts=attempts, reopen=tuple(reopen or ()))
     _moved(job, as_json=as_json)
 
 
@@ -218,8 +212,8 @@ def reconcile(
     receipt: Annotated[str | None, typer.Option(help="A JSON value, with --accepted.")] = None,
     operation_key: Annotated[str | None, typer.Option(help="Which operation, where several are open.")] = None,
     store: StoreUrl = None,
-    tenant: Tenant = None,
-    actor: Actor = "",
+    tenant: OnlyTenant = None,
+    actor: Actor = None,
     as_json: AsJson = False,
 ) -> None:
     """State what happened outside; you are the evidence, so find out first."""
@@ -232,20 +226,18 @@ def reconcile(
         evidence = Accepted(None if receipt is None else parse(receipt))
     elif declined:
         evidence = Declined(reason)
-    with opened(store) as made:
-        job = DurableJobService(made, tenant=tenant).reconcile_dispatched(
-            job_id, evidence, operation_key=operation_key, reason=reason, actor=actor or who()
-        )
+    with serving(store, tenant=tenant, actor=actor) as service:
+        job = service.reconcile_dispatched(job_id, evidence, operation_key=operation_key, reason=reason)
     _moved(job, as_json=as_json)
 
 
 @app.command("resume-sweep")
 def resume_sweep(
-    job_id: JobId, store: StoreUrl = None, tenant: Tenant = None, actor: Actor = "", as_json: AsJson = False
+    job_id: JobId, store: StoreUrl = None, tenant: OnlyTenant = None, actor: Actor = None, as_json: AsJson = False
 ) -> None:
     """Clear an escalation, so that sweeps ask about the job again."""
-    with opened(store) as made:
-        job = DurableJobService(made, tenant=tenant).resume_sweep(job_id, actor=actor or who())
+    with serving(store, tenant=tenant, actor=actor) as service:
+        job = service.resume_sweep(job_id)
     _moved(job, as_json=as_json)
 
 

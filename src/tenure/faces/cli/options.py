@@ -18,6 +18,7 @@ import typer
 from tenure.app import Tenure
 from tenure.errors import Invalid
 from tenure.opening import open_store
+from tenure.service import DurableJobService
 from tenure.stores.contract import Store
 
 StoreUrl = Annotated[
@@ -35,6 +36,9 @@ LedgerPlace = Annotated[
         show_envvar=True,
     ),
 ]
+OnlyTenant = Annotated[str | None, typer.Option("--tenant", help="Only this tenant.")]
+Actor = Annotated[str | None, typer.Option(envvar="TENURE_ACTOR", help="Who asks, for the record; you when left out.")]
+Reason = Annotated[str, typer.Option(help="Why; kept in the record.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON with stable field names.")]
 AppName = Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, as in app:app.")]
 
@@ -72,6 +76,21 @@ def opened(url: str | None, ledger: str | None = None) -> Iterator[Store]:
 
 
 @contextmanager
+def serving(
+    url: str | None, ledger: str | None = None, *, tenant: str | None = None, actor: str | None = None
+) -> Iterator[DurableJobService]:
+    """
+    Open the store of a command that needs nothing of it but verbs.
+
+    Args:
+        tenant: The only one that it sees.
+        actor: Who asks; the person at the keyboard when left out.
+    """
+    with opened(url, ledger) as store:
+        yield DurableJobService(store, tenant=tenant, actor=actor or who())
+
+
+@contextmanager
 def naming(url: str) -> Iterator[None]:
     """Let an error about a missing schema name the very command that makes it."""
     try:
@@ -93,7 +112,7 @@ def loaded(name: str, url: str | None = None, ledger: str | None = None) -> Iter
     """Import an app like `load_app`, for as long as a command uses it."""
     app = load_app(name, url, ledger)
     # The app keeps its URL to itself because of the password in it.
-    with naming(masked(url or app._url)):  # noqa: SLF001
+    with naming(masked(url or app._stores.url)):  # noqa: SLF001
         yield app
 
 

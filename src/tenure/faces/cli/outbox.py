@@ -14,11 +14,20 @@ import typer
 
 from tenure.app import Tenure
 from tenure.errors import Invalid
-from tenure.faces.cli.options import AppName, AsJson, StoreUrl, loaded, opened, who
-from tenure.faces.cli.show import console, table, write_json
+from tenure.faces.cli.options import (
+    Actor,
+    AppName,
+    AsJson,
+    LedgerPlace,
+    OnlyTenant,
+    Reason,
+    StoreUrl,
+    loaded,
+    serving,
+)
+from tenure.faces.cli.show import console, counted, table, write_json
 from tenure.procedures.outbox_operate import OutboxStats, oldest_message
 from tenure.rules.outbox import MAX_ATTEMPTS, StoredMessage
-from tenure.service import DurableJobService
 
 if TYPE_CHECKING:
     from tenure.loops.relay import Relay
@@ -30,24 +39,21 @@ app = typer.Typer(
 )
 
 MessageId = Annotated[UUID, typer.Argument(metavar="ID", help="The message's id.")]
-Whose = Annotated[str | None, typer.Option("--tenant", help="Only this tenant's messages.")]
-Actor = Annotated[str, typer.Option(envvar="TENURE_ACTOR", help="Who decides; you when left out.")]
-Reason = Annotated[str, typer.Option(help="Why; kept with the message.")]
 
 
 @app.callback()
 def _outbox(
-    context: typer.Context, tenant: Whose = None, store: StoreUrl = None, as_json: AsJson = False
+    context: typer.Context, tenant: OnlyTenant = None, store: StoreUrl = None, as_json: AsJson = False
 ) -> int | None:
     """See what waits to be delivered, and decide about what was set aside; alone it gives the numbers."""
     return stats(tenant, store, as_json) if context.invoked_subcommand is None else None
 
 
 @app.command("stats")
-def stats(tenant: Whose = None, store: StoreUrl = None, as_json: AsJson = False) -> int:
+def stats(tenant: OnlyTenant = None, store: StoreUrl = None, as_json: AsJson = False) -> int:
     """Give the age of the oldest undelivered message, and counts by destination and state."""
-    with opened(store) as made:
-        found = DurableJobService(made).outbox_stats(tenant=tenant)
+    with serving(store, tenant=tenant) as service:
+        found = service.outbox_stats()
     if as_json:
         write_json(_stats_fields(found))
         return 0
@@ -75,7 +81,7 @@ def stats(tenant: Whose = None, store: StoreUrl = None, as_json: AsJson = False)
 
 @app.command("list")
 def list_(
-    tenant: Whose = None,
+    tenant: OnlyTenant = None,
     destination: Annotated[str | None, typer.Option(help="Only for this destination.")] = None,
     state: Annotated[
         list[str] | None,
@@ -90,15 +96,13 @@ def list_(
 ) -> None:
     """List messages, oldest first; by themselves those that are neither delivered nor discarded."""
     wanted = state or ["due", "later", "delivering", "blocked", "held", "set_aside"]
-    with opened(store) as made:
-        found = DurableJobService(made).list_messages(
-            tenant=tenant, destination=destination, state=wanted, limit=limit, after=after
-        )
+    with serving(store, tenant=tenant) as service:
+        found = service.list_messages(destination=destination, state=wanted, limit=limit, after=after)
     if as_json:
         write_json([message_fields(one) for one in found])
     elif found:
         table(
-            "1 message" if len(found) == 1 else f"{len(found)} messages",
+            counted(found, "message"),
             ("id", "tenant", "destination", "type", "subject", "state", "deliveries", "why"),
             [
                 (
@@ -119,27 +123,25 @@ def list_(
 
 
 @app.command("show")
-def show(message_id: MessageId, tenant: Whose = None, store: StoreUrl = None, as_json: AsJson = False) -> None:
+def show(message_id: MessageId, tenant: OnlyTenant = None, store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Show one message with its data and what was decided about it."""
-    with opened(store) as made:
-        _shown(DurableJobService(made).get_message(message_id, tenant=tenant), as_json=as_json)
+    with serving(store, tenant=tenant) as service:
+        _shown(service.get_message(message_id), as_json=as_json)
 
 
 @app.command("replay")
 def replay(
     message_id: MessageId,
     reason: Reason,
-    actor: Actor = "",
+    actor: Actor = None,
     attempts: Annotated[int, typer.Option(help="So many more deliveries.", min=1)] = MAX_ATTEMPTS,
-    tenant: Whose = None,
+    tenant: OnlyTenant = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Let a message that was set aside go again, with the id, the operation and the digest that it has."""
-    with opened(store) as made:
-        found = DurableJobService(made).replay_message(
-            message_id, reason=reason, actor=actor or who(), attempts=attempts, tenant=tenant
-        )
+    with serving(store, tenant=tenant, actor=actor) as service:
+        found = service.replay_message(message_id, reason=reason, attempts=attempts)
     _shown(found, as_json=as_json)
 
 
@@ -147,14 +149,14 @@ def replay(
 def discard(
     message_id: MessageId,
     reason: Reason,
-    actor: Actor = "",
-    tenant: Whose = None,
+    actor: Actor = None,
+    tenant: OnlyTenant = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Never deliver a message that was set aside; what waits behind it may go."""
-    with opened(store) as made:
-        found = DurableJobService(made).discard_message(message_id, reason=reason, actor=actor or who(), tenant=tenant)
+    with serving(store, tenant=tenant, actor=actor) as service:
+        found = service.discard_message(message_id, reason=reason)
     _shown(found, as_json=as_json)
 
 
@@ -168,13 +170,14 @@ def relay(
     retention: Annotated[float, typer.Option(help="Days that delivered messages are kept.")] = 7.0,
     grace: Annotated[float, typer.Option(help="Seconds a stop may wait for deliveries on their way.")] = 30.0,
     health_file: Annotated[Path | None, typer.Option(help="Written about once a second.")] = None,
+    ledger: LedgerPlace = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Say what happens, by ids and codes.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Deliver an app's messages until SIGTERM or Ctrl-C; again to stop waiting for those on their way."""
     if verbose:
         logging.getLogger("tenure").setLevel(logging.INFO)
-    with loaded(app, store) as found:
+    with loaded(app, store, ledger) as found:
         known = {one.name: one for one in found.destinations}
         strange = sorted(set(destination or ()) - known.keys())
         if strange:

@@ -10,14 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from tenure.errors import Refused
-from tenure.faces.cli.options import AsJson, StoreUrl, opened, who
+from tenure.faces.cli.options import Actor, AsJson, StoreUrl, serving
 from tenure.faces.cli.show import table, write_json
 from tenure.rules.queues import Contents, QueueChange, QueueState
 from tenure.service import DurableJobService
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue; it need not have any jobs.")]
 _TRANSFERRING = "it is being transferred"
-Actor = Annotated[str | None, typer.Option(envvar="TENURE_ACTOR", help="Who asks, for the record; you when left out.")]
 Why = Annotated[str | None, typer.Option(help="Why, for the record.")]
 # Seconds between two looks at a queue that somebody waits for.
 LOOK_EVERY = 0.5
@@ -31,15 +30,15 @@ def pause(
     as_json: AsJson = False,
 ) -> None:
     """Let nobody claim from a queue until it is resumed; what runs goes on."""
-    with opened(store) as made:
-        state = DurableJobService(made).pause_queue(name, reason=reason, actor=actor or who())
+    with serving(store, actor=actor) as service:
+        state = service.pause_queue(name, reason=reason)
     _tell(state, f"queue {name} is paused; `tenure queues resume {name}` lets it go on", as_json=as_json)
 
 
 def resume(name: Name, actor: Actor = None, store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Take back a pause and a drain."""
-    with opened(store) as made:
-        state = DurableJobService(made).resume_queue(name, actor=actor or who())
+    with serving(store, actor=actor) as service:
+        state = service.resume_queue(name)
     _tell(state, f"queue {name} is claimed from and takes new jobs", as_json=as_json)
 
 
@@ -52,8 +51,7 @@ def drain(
     as_json: AsJson = False,
 ) -> int:
     """Let a queue take no new jobs, and wait until it is empty: 0 when it is, 1 when the time was over before."""
-    with opened(store) as made:
-        service = DurableJobService(made, actor=actor or who())
+    with serving(store, actor=actor) as service:
         state = service.drain_queue(name, reason=reason)
 
         def look() -> bool:
@@ -82,8 +80,7 @@ def transfer(
     as_json: AsJson = False,
 ) -> None:
     """Give a queue another owner: a drained one, or one with its work."""
-    with opened(store) as made:
-        service = DurableJobService(made, actor=actor or who())
+    with serving(store, actor=actor) as service:
 
         def ask() -> QueueState:
             return service.transfer_queue(
@@ -129,8 +126,8 @@ def _transfer_when_free(
 
 def history(name: Name, store: StoreUrl = None, as_json: AsJson = False) -> None:
     """Show what people did with a queue, newest first."""
-    with opened(store) as made:
-        found = DurableJobService(made).list_queue_changes(name)
+    with serving(store) as service:
+        found = service.list_queue_changes(name)
     if as_json:
         write_json([_change_fields(one) for one in found])
     elif found:

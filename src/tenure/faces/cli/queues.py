@@ -10,12 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from tenure.errors import Invalid
-from tenure.faces.cli.options import AsJson, StoreUrl, opened
-from tenure.faces.cli.queue_changes import state_fields
-from tenure.faces.cli.show import table, write_json
+from tenure.faces.cli.options import AsJson, StoreUrl, serving
+from tenure.faces.cli.queue_changes import Name, state_fields
+from tenure.faces.cli.show import counted, table, write_json
 from tenure.rules.fairness import QueueSetting
 from tenure.rules.queues import Contents, QueueState
-from tenure.service import DurableJobService
 
 app = typer.Typer(
     help="See queues, say how they are served and whose they are.", no_args_is_help=True, rich_markup_mode=None
@@ -25,15 +24,14 @@ app = typer.Typer(
 @app.command("list")
 def list_(store: StoreUrl = None, as_json: AsJson = False) -> None:
     """List the queues that have jobs or that somebody has said something about, with what is in them."""
-    with opened(store) as made:
-        service = DurableJobService(made)
+    with serving(store) as service:
         weights = {one.name: one.weights for one in service.list_queues()}
         found = service.show_queues()
     if as_json:
         write_json([{**state_fields(one), "weights": weights.get(one.name, {})} for one in found])
     elif found:
         table(
-            "1 queue" if len(found) == 1 else f"{len(found)} queues",
+            counted(found, "queue"),
             ("queue", "served", "weights", "owner", "state", *(f.name for f in dataclasses.fields(Contents))),
             [_row(one, weights.get(one.name, {})) for one in found],
         )
@@ -43,7 +41,7 @@ def list_(store: StoreUrl = None, as_json: AsJson = False) -> None:
 
 @app.command("set")
 def set_(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The queue; it need not have any jobs.")],
+    name: Name,
     fair: Annotated[
         bool | None, typer.Option("--fair/--plain", help="Tenants take turns, or the most urgent job comes first.")
     ] = None,
@@ -57,8 +55,8 @@ def set_(
     """Say how a queue is served, for jobs that come due from now on; what was said before is forgotten."""
     if fair is None:
         raise typer.BadParameter("say --fair, so that tenants take turns, or --plain")
-    with opened(store) as made:
-        setting = DurableJobService(made).set_queue(name, fair=fair, weights=_weights(weight or []) or None)
+    with serving(store) as service:
+        setting = service.set_queue(name, fair=fair, weights=_weights(weight or []) or None)
     if as_json:
         write_json(_fields(setting))
     else:

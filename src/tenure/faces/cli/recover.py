@@ -20,15 +20,17 @@ from tenure.faces.cli.show import write_json
 from tenure.faces.cli.suspects import Effects, answer_fields, ask_about_all, need_fields, operations_of
 from tenure.flows.authority import recover_database
 from tenure.flows.drive import run_flow
+from tenure.flows.ledger import Ledger
+from tenure.flows.look import begun
 from tenure.flows.recover import Answered
-from tenure.loops.authority import begun
 from tenure.procedures.approvals import every_revocation
 from tenure.procedures.authority import read_facts
 from tenure.procedures.recover import every_need
 from tenure.procedures.tenants import list_tenants
-from tenure.rules.ledger import FROZEN, Book, Facts, Ledger, judge
+from tenure.rules.ledger import FROZEN, Book, Facts, judge
 from tenure.rules.recover import NeedsEvidence
 from tenure.stores.contract import Store
+from tenure.yields import new_id
 
 
 def recover(
@@ -124,7 +126,7 @@ def _recovered(
 def _new_book(made: Store) -> Callable[[str], Book]:
     tenants, revoked = made.run(list_tenants()), made.run(every_revocation())
     # Another store from now on: the ledger that was lost may turn up again, and knows a life that has ended.
-    return lambda identity: begun(identity, tenants, revoked)
+    return lambda identity: begun(str(new_id()), identity, tenants, revoked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,11 @@ def write_json(value: Any) -> None:
     sys.stdout.flush()
 
 
+def counted(found: Sequence[object], what: str) -> str:
+    """Say how many there are: 1 job, 2 jobs."""
+    return f"1 {what}" if len(found) == 1 else f"{len(found)} {what}s"
+
+
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write a table; where stdout is no terminal, without colours or boxes that a pipe could trip over."""
     out = console()

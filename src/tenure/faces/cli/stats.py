@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from tenure.faces.cli.options import AsJson, StoreUrl, opened
+from tenure.faces.cli.options import AsJson, OnlyTenant, StoreUrl, opened
 from tenure.faces.cli.show import table, write_json
 from tenure.procedures.authority import read_facts
 from tenure.rules.stats import Category, Stats
@@ -17,7 +15,7 @@ from tenure.stores.contract import Store
 
 
 def stats(
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's work.")] = None,
+    tenant: OnlyTenant = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:

@@ -12,11 +12,11 @@ import typer
 from tenure.app import Tenure
 from tenure.connectors.provider import Provider
 from tenure.errors import Invalid
-from tenure.faces.cli.options import AppName, AsJson, StoreUrl, loaded, opened, who
+from tenure.faces.cli.options import Actor, AppName, AsJson, OnlyTenant, StoreUrl, loaded, serving
 from tenure.faces.cli.show import table, write_json
 from tenure.flows.recover import Answered
 from tenure.rules.recover import NeedsEvidence
-from tenure.service import AsyncDurableJobService, DurableJobService
+from tenure.service import AsyncDurableJobService
 
 app = typer.Typer(
     help="See what a recovery marked as suspect, ask providers about it, clear it.",
@@ -26,7 +26,6 @@ app = typer.Typer(
 
 # Providers by kind and effect.
 Operations: TypeAlias = dict[str, dict[str, Provider]]
-OnlyTenant = Annotated[str | None, typer.Option(help="Only this tenant's jobs.")]
 Effects = Annotated[
     list[str] | None,
     typer.Option(
@@ -46,8 +45,7 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List effects that need evidence: open ones, and those that may be lost with a backup."""
-    with opened(store) as made:
-        service = DurableJobService(made, tenant=tenant)
+    with serving(store, tenant=tenant) as service:
         counts = service.count_suspects()
         needs = service.list_effects_needing_evidence(limit=limit, after=after)
     if as_json:
@@ -93,15 +91,13 @@ def reconcile(
 def clear(
     job_id: Annotated[UUID, typer.Argument(metavar="ID", help="The job.")],
     reason: Annotated[str, typer.Option(help="How you know that nothing of it is lost; kept in its trail.")],
-    actor: Annotated[
-        str | None, typer.Option(envvar="TENURE_ACTOR", help="Who says so, for the trail; you when left out.")
-    ] = None,
+    actor: Actor = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Take your word that nothing of a job is lost: its effects are sent without asking first."""
-    with opened(store) as made:
-        job = DurableJobService(made, actor=actor or who()).clear_suspicion(job_id, reason=reason)
+    with serving(store, actor=actor) as service:
+        job = service.clear_suspicion(job_id, reason=reason)
     if as_json:
         write_json({"id": job.id, "status": job.status, "suspect": job.suspect})
     else:

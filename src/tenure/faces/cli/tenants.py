@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 from uuid import UUID
 
 import typer
 
-from tenure.faces.cli.options import AsJson, LedgerPlace, StoreUrl, opened, who
-from tenure.faces.cli.show import table, write_json
+from tenure.faces.cli.options import Actor, AsJson, LedgerPlace, Reason, StoreUrl, serving
+from tenure.faces.cli.show import counted, table, write_json
 from tenure.rules.authority import Tenant
 from tenure.service import DurableJobService
 
 app = typer.Typer(help="See and say who may act.", no_args_is_help=True, rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
-Actor = Annotated[str, typer.Option(envvar="TENURE_ACTOR", help="Who asks; kept with the act.")]
-Reason = Annotated[str, typer.Option(help="Why; kept with the act.")]
 
 
 @app.command("list")
 def list_(store: StoreUrl = None, ledger: LedgerPlace = None, as_json: AsJson = False) -> None:
     """List every tenant that ever had a job, with its epoch."""
-    with opened(store, ledger) as made:
-        found = DurableJobService(made).list_tenants()
+    with serving(store, ledger) as service:
+        found = service.list_tenants()
     if as_json:
         write_json([{"name": one.name, "epoch": one.epoch, "frozen": one.frozen} for one in found])
         return
     table(
-        "1 tenant" if len(found) == 1 else f"{len(found)} tenants",
+        counted(found, "tenant"),
         ("tenant", "epoch", "frozen"),
         [(one.name, one.epoch, "frozen" if one.frozen else "") for one in found],
     )
@@ -38,8 +37,8 @@ def list_(store: StoreUrl = None, ledger: LedgerPlace = None, as_json: AsJson = 
 @app.command()
 def show(tenant: Name, store: StoreUrl = None, ledger: LedgerPlace = None, as_json: AsJson = False) -> None:
     """Show one tenant: its held work by epoch, and what was done to it."""
-    with opened(store, ledger) as made:
-        found = DurableJobService(made).show_tenant(tenant)
+    with serving(store, ledger) as service:
+        found = service.show_tenant(tenant)
     if as_json:
         write_json(_fields(found))
         return
@@ -58,49 +57,31 @@ def show(tenant: Name, store: StoreUrl = None, ledger: LedgerPlace = None, as_js
         )
 
 
-@app.command()
-def rotate(
-    tenant: Name,
-    reason: Reason,
-    actor: Actor = "",
-    store: StoreUrl = None,
-    ledger: LedgerPlace = None,
-    as_json: AsJson = False,
-) -> None:
-    """Raise a tenant's epoch: older work is held until readmitted, and whoever holds a lease is fenced."""
-    with opened(store, ledger) as made:
-        found = DurableJobService(made).rotate_tenant(tenant, reason=reason, actor=actor or who())
-    _told(found, as_json=as_json)
+def _acting(name: str, act: Callable[..., Tenant], meaning: str) -> None:
+    """Add a command that does one thing to a tenant."""
+
+    def command(
+        tenant: Name,
+        reason: Reason,
+        actor: Actor = None,
+        store: StoreUrl = None,
+        ledger: LedgerPlace = None,
+        as_json: AsJson = False,
+    ) -> None:
+        with serving(store, ledger, actor=actor) as service:
+            found = act(service, tenant, reason=reason)
+        _told(found, as_json=as_json)
+
+    app.command(name, help=meaning)(command)
 
 
-@app.command()
-def freeze(
-    tenant: Name,
-    reason: Reason,
-    actor: Actor = "",
-    store: StoreUrl = None,
-    ledger: LedgerPlace = None,
-    as_json: AsJson = False,
-) -> None:
-    """Freeze a tenant: nothing of it is claimed, published or begun."""
-    with opened(store, ledger) as made:
-        found = DurableJobService(made).freeze_tenant(tenant, reason=reason, actor=actor or who())
-    _told(found, as_json=as_json)
-
-
-@app.command()
-def thaw(
-    tenant: Name,
-    reason: Reason,
-    actor: Actor = "",
-    store: StoreUrl = None,
-    ledger: LedgerPlace = None,
-    as_json: AsJson = False,
-) -> None:
-    """End a tenant's freeze; what an older epoch holds stays held."""
-    with opened(store, ledger) as made:
-        found = DurableJobService(made).thaw_tenant(tenant, reason=reason, actor=actor or who())
-    _told(found, as_json=as_json)
+_acting(
+    "rotate",
+    DurableJobService.rotate_tenant,
+    "Raise a tenant's epoch: older work is held until readmitted, and whoever holds a lease is fenced.",
+)
+_acting("freeze", DurableJobService.freeze_tenant, "Freeze a tenant: nothing of it is claimed, published or begun.")
+_acting("thaw", DurableJobService.thaw_tenant, "End a tenant's freeze; what an older epoch holds stays held.")
 
 
 @app.command()
@@ -110,7 +91,7 @@ def readmit(
     job: Annotated[list[UUID] | None, typer.Option(help="This job; may be given again.")] = None,
     epoch: Annotated[int | None, typer.Option(help="All jobs and messages held under this epoch.", min=1)] = None,
     every: Annotated[bool, typer.Option("--all", help="All jobs and messages held under any older epoch.")] = False,
-    actor: Actor = "",
+    actor: Actor = None,
     store: StoreUrl = None,
     ledger: LedgerPlace = None,
     as_json: AsJson = False,
@@ -120,27 +101,21 @@ def readmit(
         raise typer.BadParameter("say which work: --job ID, --epoch N or --all")
     jobs: list[UUID] = []
     messages: list[UUID] = []
-    with opened(store, ledger) as made:
-        service = DurableJobService(made)
-        by = actor or who()
+    with serving(store, ledger, actor=actor) as service:
         if job:
-            jobs = [one.id for one in service.readmit_jobs(tenant, reason=reason, job_ids=job, actor=by)]
+            jobs = [one.id for one in service.readmit_jobs(tenant, reason=reason, job_ids=job)]
         else:
             empty = 0
             while empty < 2:
-                found = service.readmit_jobs(tenant, reason=reason, epoch=epoch, actor=by)
+                found = service.readmit_jobs(tenant, reason=reason, epoch=epoch)
                 jobs += [one.id for one in found]
                 empty = 0 if found else empty + 1
-            while left := service.readmit_messages(tenant, reason=reason, epoch=epoch, actor=by):
+            while left := service.readmit_messages(tenant, reason=reason, epoch=epoch):
                 messages += left
     if as_json:
         write_json({"readmitted": len(jobs), "ids": jobs, "messages": len(messages), "message_ids": messages})
     else:
-        sys.stdout.write(f"readmitted: {_many(jobs, 'job')}, {_many(messages, 'message')}\n")
-
-
-def _many(found: list[UUID], what: str) -> str:
-    return f"1 {what}" if len(found) == 1 else f"{len(found)} {what}s"
+        sys.stdout.write(f"readmitted: {counted(jobs, 'job')}, {counted(messages, 'message')}\n")
 
 
 def _told(tenant: Tenant, *, as_json: bool) -> None:

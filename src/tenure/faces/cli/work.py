@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 from tenure.app import Tenure
 from tenure.errors import Invalid
-from tenure.faces.cli.options import AppName, AsJson, LedgerPlace, StoreUrl, loaded, who
+from tenure.faces.cli.options import AppName, AsJson, LedgerPlace, OnlyTenant, StoreUrl, loaded, who
 from tenure.faces.cli.show import console, table, write_json
 from tenure.loops.sweeper import Sweeper
 from tenure.procedures.inspect import list_jobs
@@ -36,7 +36,7 @@ def worker(
     concurrency: Annotated[int, typer.Option(help="Handlers at once.", min=1)] = 10,
     queue: Annotated[list[str] | None, typer.Option(help="Only this queue; may be given again, in order.")] = None,
     kind: Annotated[list[str] | None, typer.Option(help="Only this kind; may be given again.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's work.")] = None,
+    tenant: OnlyTenant = None,
     organization: Annotated[str | None, typer.Option(help="Only this organization's work.")] = None,
     owner: Annotated[
         str | None, typer.Option(help="The service this worker belongs to, for queues that have an owner.")
@@ -196,7 +196,7 @@ def _parsed(line: str, number: int) -> Any:
 def sweep(
     app: AppName,
     store: StoreUrl = None,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's jobs.")] = None,
+    tenant: OnlyTenant = None,
     patient: Annotated[bool, typer.Option(help="Ask silent providers again later instead of escalating now.")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -221,7 +221,7 @@ def sweep(
 
 async def _sweep(app: Tenure, tenant: str | None, *, patient: bool) -> list[Verdict]:
     try:
-        sweeper = Sweeper(await app.astore(), app.providers.by_name, tenant=tenant or app.tenant)
+        sweeper = Sweeper(await app.astore(), app.providers.by_name, tenant=app.owner_of(tenant))
         return await sweeper.sweep(patient=patient)
     finally:
         await app.aclose()

@@ -20,7 +20,7 @@ from tenure.rules.job import Change, Job, find_effect, with_effect
 from tenure.rules.lease import Lease
 
 CONSUMER = "books"
-FIRST = inbox.Event(RUN, "accept-Q-1", "quote.accepted", 1, "quote/Q-1", {"total": "10.00"})
+FIRST = inbox.IncomingEvent(RUN, "accept-Q-1", "quote.accepted", 1, "quote/Q-1", {"total": "10.00"})
 
 
 def _compares_nothing(*_: Any, **__: Any) -> None:
@@ -56,13 +56,13 @@ def _play(stage: Stage, notes: Notes, variant: str | None) -> None:
         _request(stage, notes)
 
 
-def _receive(stage: Stage, event: inbox.Event, delivery: str) -> inbox.Receipt:
+def _receive(stage: Stage, event: inbox.IncomingEvent, delivery: str) -> inbox.Received:
     with stage.books.transaction() as connection:
         tx: Any = stage.store.join(connection)
-        receipt: inbox.Receipt = inbox.receive(tx, CONSUMER, event, delivery)
-        if receipt.new:
+        received: inbox.Received = inbox.receive(tx, CONSUMER, event, delivery)
+        if received.new:
             stage.note(connection, event.data["total"], 1, CONSUMER)
-    return receipt
+    return received
 
 
 def _event(stage: Stage, notes: Notes) -> None:

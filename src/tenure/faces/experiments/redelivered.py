@@ -13,7 +13,7 @@ from tenure.faces.experiments.stage import Stage, dies
 CONSUMER = "books"
 
 
-def _event(stage: Stage, quote: str) -> inbox.Event:
+def _event(stage: Stage, quote: str) -> inbox.IncomingEvent:
     """Commit an event beside its change, and give it as it leaves the outbox."""
     with stage.books.transaction() as connection:
         stage.write_quote(connection, quote)
@@ -21,23 +21,23 @@ def _event(stage: Stage, quote: str) -> inbox.Event:
             destination="books", type="quote.accepted", data={"quote": quote}, operation=f"accept-{quote}"
         )
     sent = next(one for one in stage.service.list_messages() if one.message.operation == f"accept-{quote}").message
-    return inbox.Event(sent.tenant, sent.operation, sent.type, sent.version, sent.subject, sent.data)
+    return inbox.IncomingEvent(sent.tenant, sent.operation, sent.type, sent.version, sent.subject, sent.data)
 
 
-def _receive(stage: Stage, connection: Any, event: inbox.Event, delivery: str) -> inbox.Receipt:
+def _receive(stage: Stage, connection: Any, event: inbox.IncomingEvent, delivery: str) -> inbox.Received:
     tx: Any = stage.store.join(connection)
-    receipt: inbox.Receipt = inbox.receive(tx, CONSUMER, event, delivery)
-    return receipt
+    received: inbox.Received = inbox.receive(tx, CONSUMER, event, delivery)
+    return received
 
 
-def _together(stage: Stage, event: inbox.Event, delivery: str, within: Callable[[], None]) -> None:
+def _together(stage: Stage, event: inbox.IncomingEvent, delivery: str, within: Callable[[], None]) -> None:
     with stage.books.transaction() as connection:
         if _receive(stage, connection, event, delivery).new:
             _apply(stage, connection, event)
         within()
 
 
-def _marked_before(stage: Stage, event: inbox.Event, delivery: str, within: Callable[[], None]) -> None:
+def _marked_before(stage: Stage, event: inbox.IncomingEvent, delivery: str, within: Callable[[], None]) -> None:
     with stage.books.transaction() as connection:
         new = _receive(stage, connection, event, delivery).new
     within()
@@ -46,7 +46,7 @@ def _marked_before(stage: Stage, event: inbox.Event, delivery: str, within: Call
             _apply(stage, connection, event)
 
 
-def _marked_after(stage: Stage, event: inbox.Event, delivery: str, within: Callable[[], None]) -> None:
+def _marked_after(stage: Stage, event: inbox.IncomingEvent, delivery: str, within: Callable[[], None]) -> None:
     with stage.books.transaction() as connection:
         new = _receive(stage, connection, event, delivery).new
         connection.rollback()
@@ -61,7 +61,7 @@ def _marked_after(stage: Stage, event: inbox.Event, delivery: str, within: Calla
 _WAYS = {None: _together, "marked-before": _marked_before, "marked-after": _marked_after}
 
 
-def _apply(stage: Stage, connection: Any, event: inbox.Event) -> None:
+def _apply(stage: Stage, connection: Any, event: inbox.IncomingEvent) -> None:
     stage.note(connection, event.data["quote"], 1, CONSUMER)
 
 

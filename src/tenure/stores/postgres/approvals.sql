@@ -49,12 +49,11 @@ FROM unnest(%(tenant)b::text[], %(reference)b::text[], %(revoked_at)b::bigint[],
 WHERE a.tenant = given.tenant AND a.reference = given.reference AND a.revoked_at IS NULL
 RETURNING a.reference;
 
--- name: approval_revoked(since, after_tenant, after_reference, limit) once
--- locks nothing; revocations from an instant on, by tenant and reference, after the given one, with the clock
+-- name: approval_revoked(after_tenant, after_reference, limit) once
+-- locks nothing; revocations by tenant and reference, after the given one, with the clock
 SELECT tenant, reference, action_digest, capability, policy, budget, granted_by, grant_reason, granted_at, expires_at, revoked_at, revoked_by, revoke_reason, consumed_by, consumed_at, command_id, tenure.now_us()
 FROM tenure.approval
-WHERE revoked_at IS NOT NULL AND (%(since)b::bigint IS NULL OR revoked_at >= %(since)b)
-    AND (%(after_tenant)b::text IS NULL OR (tenant, reference) > (%(after_tenant)b, %(after_reference)b::text))
+WHERE revoked_at IS NOT NULL AND (%(after_tenant)b::text IS NULL OR (tenant, reference) > (%(after_tenant)b, %(after_reference)b::text))
 ORDER BY tenant, reference
 LIMIT %(limit)b;
 

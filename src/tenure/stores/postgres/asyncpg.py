@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 from uuid import UUID
 
@@ -25,8 +24,6 @@ from tenure.stores.runner import Requests, asked, drive_async
 from tenure.yields import Procedure, Rows
 
 T = TypeVar("T")
-
-_UNDO = "ROLLBACK TO SAVEPOINT tenure_step; RELEASE SAVEPOINT tenure_step"
 
 _PLACE = re.compile(r"\$(?P<number>\d+)(?:::(?P<type>(?:double precision|[a-z_][a-z_0-9]*)(?:\[\])?))?", re.IGNORECASE)
 _AS_TEXT = frozenset({"uuid", "json", "jsonb"})
@@ -120,12 +117,7 @@ class AsyncpgJoined:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Leave the transaction to its owner."""
 
 
@@ -141,6 +133,7 @@ class Conversation:
         self._connection = connection
         self._host = host
         self.unit = host.unit()
+        self._savepoint = self.unit.inside
 
     async def answer(self, requests: Requests) -> list[Rows]:
         """Ask one query after the other."""
@@ -151,6 +144,10 @@ class Conversation:
 
     async def _ask(self, query: Query) -> Rows:
         try:
+            if query is self._savepoint.set:
+                # Its name comes once, so nothing of it is to be prepared.
+                await self._connection.execute(query.text.decode())
+                return []
             records = await self._connection.fetch(text_of(query.text), *[value_of(one) for one in query.values()])
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
             raise _failure(error, query.name) from None
@@ -158,10 +155,13 @@ class Conversation:
 
     async def undo(self, error: BaseException) -> None:
         """Bring the transaction back to where it was before the procedure."""
-        try:
-            await self._connection.execute(_UNDO)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-            error.add_note(NOT_UNDONE)
+        for way in self._savepoint.ways_back():
+            try:
+                await self._connection.execute(way)
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+                continue
+            return
+        error.add_note(NOT_UNDONE)
 
 
 def _failure(error: Exception, statement: str) -> Failure:

@@ -275,7 +275,7 @@ def exchange(connection: psycopg.Connection[Any], queries: Sequence[Query]) -> l
     def send(query: Query) -> None:
         cursor = _Cursor(connection, row_factory=tuple_row)
         cursors.append(cursor)
-        cursor.execute(query.text, query.params, binary=True)
+        cursor.execute(query.text, query.params, prepare=_prepare(query), binary=True)
 
     try:
         if len(queries) == 1 and not connection.pgconn.pipeline_status:
@@ -296,7 +296,7 @@ async def exchange_async(connection: psycopg.AsyncConnection[Any], queries: Sequ
     async def send(query: Query) -> None:
         cursor = _AsyncCursor(connection, row_factory=tuple_row)
         cursors.append(cursor)
-        await cursor.execute(query.text, query.params, binary=True)
+        await cursor.execute(query.text, query.params, prepare=_prepare(query), binary=True)
 
     try:
         if len(queries) == 1 and not connection.pgconn.pipeline_status:
@@ -308,6 +308,11 @@ async def exchange_async(connection: psycopg.AsyncConnection[Any], queries: Sequ
     except psycopg.Error as error:
         raise failure(error, _unanswered(queries, cursors), connection.pgconn) from None
     return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+
+def _prepare(query: Query) -> bool | None:
+    # Names of savepoints come once and would push out of the driver's memory what comes again.
+    return False if query.params is None else None
 
 
 def _unanswered(queries: Sequence[Query], cursors: Sequence[psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]]) -> str:
@@ -349,15 +354,11 @@ async def play_async(connection: AwaitingConnection, steps: Generator[list[Query
 
 def rollback(pgconn: pq.abc.PGconn) -> PQGen[bool]:
     """Roll the transaction back; False where it could not be."""
-    return (yield from _beneath(pgconn, b"ROLLBACK"))
+    return (yield from beneath(pgconn, b"ROLLBACK"))
 
 
-def undo(pgconn: pq.abc.PGconn) -> PQGen[bool]:
-    """Roll back to the savepoint of a procedure and let go of it; False where it could not be."""
-    return (yield from _beneath(pgconn, b"ROLLBACK TO SAVEPOINT tenure_step; RELEASE SAVEPOINT tenure_step"))
-
-
-def _beneath(pgconn: pq.abc.PGconn, text: bytes) -> PQGen[bool]:
+def beneath(pgconn: pq.abc.PGconn, text: bytes) -> PQGen[bool]:
+    """Run a script that gives no rows; False where a statement of it failed."""
     pgconn.send_query(text)
     results: list[pq.abc.PGresult] = yield from generators.execute(pgconn)
     return all(result.status == pq.ExecStatus.COMMAND_OK for result in results)

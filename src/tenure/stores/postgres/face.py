@@ -19,9 +19,9 @@ from tenure.stores.migrate import Migration
 from tenure.stores.postgres import schema
 from tenure.stores.postgres.address import read_address
 from tenure.stores.postgres.connection import AwaitingConnection, BlockingConnection
-from tenure.stores.postgres.transactions import SAVEPOINT, Block, Host
+from tenure.stores.postgres.transactions import Block, Host
 from tenure.stores.postgres.trouble import Failure, Kind, connect_failure, connection_lost
-from tenure.stores.postgres.unit import BEGIN, BLOCK_PLANS, READ_PLANS, Unit, settings
+from tenure.stores.postgres.unit import BEGIN, BLOCK_PLANS, READ_PLANS, Savepoint, Unit, settings
 from tenure.stores.postgres.values import Catalogue, Query, plain
 from tenure.stores.postgres.wake import NOTIFY, Listener, Pace
 from tenure.stores.statements import Named, load
@@ -64,6 +64,8 @@ class Face(ABC):
     dialect = "postgresql"
     block_max: timedelta | None = None
     ledger: Any = None
+    # By the store that this one was made from, which closes it.
+    ledger_is_lent = False
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class Face(ABC):
         self._catalogue = Catalogue(load(schema.PACKAGE) if statements is None else statements)
         self._known = migrate.load(schema.PACKAGE) if migrations is None else list(migrations)
         # Which installation of the schema this is, once a connection has told.
-        self._installation: int | None = None
+        self._installation: str | None = None
         # Why the last attempt to connect failed, None after one that did not.
         self._weather: Failure | None = None
         self._closed = False
@@ -253,15 +255,19 @@ class Face(ABC):
             self.allows("migrate", lambda: (None,))
 
     def _migrate(self, *, test_clock: bool, roles: bool, row_security: bool | None) -> schema.Steps[list[str]]:
-        return schema.migrate(
+        done = yield from schema.migrate(
             self._known, test_clock=test_clock, roles=roles, row_security=row_security, opening=self._role_first()
         )
+        yield from self._look()
+        return done
 
     def _pending(self) -> schema.Steps[list[str]]:
         return schema.waiting(self._known, opening=self._role_first())
 
     def _look(self) -> schema.Steps[None]:
-        return schema.look(self._known, clock=self._clock is not None, opening=self._role_first())
+        found = yield from schema.look(self._known, clock=self._clock is not None, opening=self._role_first())
+        if found is not None:
+            self._installation = found.installation
 
     def _opening_seconds(self) -> float:
         return min(self._seconds, _OPENING)
@@ -278,7 +284,12 @@ class OwnBlock(Block):
 
     def unit(self) -> Unit:
         """See `Host.unit`; the server is told how much of the deadline is left."""
-        return Unit(self._catalogue, self._clock, lambda: [SAVEPOINT, *settings(deadline=self.ends, role=None)])
+        return Unit(
+            self._catalogue,
+            self._clock,
+            lambda: settings(deadline=self.ends, role=None),
+            savepoint=Savepoint(),
+        )
 
 
 class JoinHost(Host):
@@ -293,8 +304,8 @@ class JoinHost(Host):
         """See `Host.unit`."""
         face = self._face
         face._check_open()  # noqa: SLF001 - the other half of the store
-        opening = [SAVEPOINT] if self._known else [SAVEPOINT, schema.JOINED]
-        return Unit(face._catalogue, face._clock, lambda: opening)  # noqa: SLF001
+        opening = [] if self._known else [schema.JOINED]
+        return Unit(face._catalogue, face._clock, lambda: opening, savepoint=Savepoint())  # noqa: SLF001
 
     @property
     def _known(self) -> bool:

@@ -40,8 +40,10 @@ JOIN tenure.message m USING (tenant, destination, operation)
 JOIN tenure.message_known p ON p.position = m.position AND p.tenant = m.tenant;
 
 -- name: message_front(destination, limit) once
--- locks the due messages it gives, skipping locked ones; the claim's choice, oldest first. Nothing on a frozen
--- database. The last column is the position of the first of the subject.
+-- locks the due messages it looks at and then their tenants' authority, shared, skipping what is locked; the claim's
+-- choice, oldest first. Whoever takes authority away either waits for the claim, or is seen by it, or is passed over; the
+-- messages come first here, so nobody may be waited for. Nothing on a frozen database. The last column is the position
+-- of the first of the subject.
 WITH picked AS MATERIALIZED (
     SELECT m.* FROM tenure.message_due m
     WHERE m.destination = %(destination)b::text AND NOT EXISTS (SELECT FROM tenure.meta WHERE key = 'frozen')
@@ -60,17 +62,18 @@ SELECT p.message_id, p.tenant, p.destination, p.subject, p.position, p.since, p.
 FROM picked p
 JOIN tenure.message b ON b.message_id = p.message_id AND b.tenant = p.tenant
 JOIN tenure.authority a ON a.tenant = p.tenant
-ORDER BY p.since, p.position;
+ORDER BY p.since, p.position
+FOR SHARE OF a SKIP LOCKED;
 
 -- name: message_claimed(command_id) once
--- locks nothing; what an earlier run of the same claim took, with the columns of message_front and the expiry
+-- locks nothing; what an earlier run of the same claim took and its leases still hold, with the columns of message_front
 SELECT p.message_id, p.tenant, p.destination, p.subject, p.position, p.since, p.generation, p.attempt, p.attempts_max, p.epoch, p.error_code, p.error_message,
     b.operation, b.type, b.version, b.subject, b.ordered, b.data::text, b.scheduled_at, b.created_at, b.digest,
-    a.epoch, a.frozen, EXISTS (SELECT 1 FROM tenure.meta WHERE key = 'frozen'), tenure.now_us(), NULL::bigint, p.expires_at
+    a.epoch, a.frozen, EXISTS (SELECT 1 FROM tenure.meta WHERE key = 'frozen'), tenure.now_us(), NULL::bigint
 FROM tenure.message_lease p
 JOIN tenure.message b ON b.message_id = p.message_id AND b.tenant = p.tenant
 JOIN tenure.authority a ON a.tenant = p.tenant
-WHERE p.command_id = %(command_id)b::uuid
+WHERE p.command_id = %(command_id)b::uuid AND p.expires_at - tenure.now_us() > 0
 ORDER BY p.since, p.position;
 
 -- name: message_order_share(tenant, destination, subject, position) each

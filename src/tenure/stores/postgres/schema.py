@@ -50,11 +50,13 @@ _SERVER = plain(
     "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'tenure' AND c.relname = 'migration'), "
     "pg_postmaster_start_time()::text",
 )
-# The instant of the first migration tells one installation from another, also where host names differ.
+# The instant of the first migration tells one installation from another, also where host names differ, and the
+# database's number tells it from a copy on the same server.
 _SCHEMA = plain(
     "schema",
     "SELECT (SELECT max(version) FROM tenure.migration), "
-    "(SELECT applied_at_us FROM tenure.migration ORDER BY version LIMIT 1), "
+    "(SELECT m.applied_at_us || ' ' || d.oid FROM tenure.migration m, pg_catalog.pg_database d "
+    "WHERE d.datname = pg_catalog.current_database() ORDER BY m.version LIMIT 1), "
     "EXISTS (SELECT FROM tenure.meta WHERE key = 'test_clock'), "
     "coalesce((SELECT relrowsecurity FROM pg_catalog.pg_class WHERE oid = to_regclass('tenure.job')), false)",
 )
@@ -82,7 +84,8 @@ _TEST_CLOCK = plain("test_clock", "SELECT 1 FROM tenure.meta WHERE key = 'test_c
 JOINED = plain(
     "joined",
     "SELECT current_setting('synchronous_commit'), (SELECT max(version) FROM tenure.migration), "
-    "(SELECT applied_at_us FROM tenure.migration ORDER BY version LIMIT 1), "
+    "(SELECT m.applied_at_us || ' ' || d.oid FROM tenure.migration m, pg_catalog.pg_database d "
+    "WHERE d.datname = pg_catalog.current_database() ORDER BY m.version LIMIT 1), "
     "EXISTS (SELECT FROM tenure.meta WHERE key = 'test_clock')",
 )
 
@@ -124,11 +127,11 @@ class Verified:
     What a connection leads to.
 
     Attributes:
-        installation: Tells one installed schema from another; a restored copy has the same.
+        installation: Tells one installed schema from another; a copy restored in its place may have the same.
         run: Tells one start of a server from another.
     """
 
-    installation: int | None
+    installation: str | None
     run: str
 
 
@@ -159,13 +162,14 @@ def verify(known: Sequence[Migration], *, clock: bool, opening: Sequence[Query])
     return Verified(installation, server[5])
 
 
-def look(known: Sequence[Migration], *, clock: bool, opening: Sequence[Query]) -> Steps[None]:
-    """Find out at the opening what is wrong already; a schema that is missing or old is for `migrate`."""
+def look(known: Sequence[Migration], *, clock: bool, opening: Sequence[Query]) -> Steps[Verified | None]:
+    """Find out at the opening what is wrong already; None where `migrate` has to come first."""
     done = yield from _applied(opening)
     if done:
         _refuse_newer(done, known)
         if not pending(done, known):
-            yield from verify(known, clock=clock, opening=opening)
+            return (yield from verify(known, clock=clock, opening=opening))
+    return None
 
 
 def check_joined(
@@ -173,7 +177,7 @@ def check_joined(
     known: Sequence[Migration],
     *,
     clock: bool,
-    installation: int | None,
+    installation: str | None,
 ) -> None:
     """
     Judge what a joined connection answered to `JOINED`.

@@ -21,7 +21,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tenure.errors import TenureError
@@ -209,25 +208,20 @@ class PostgresStore(BlockingPools):
         """See `contract.Store.awaiting`; connections are not shared."""
         self._check_open()
         made = AsyncPostgresStore(**self._options())
-        made.ledger = self.ledger
+        made.ledger, made.ledger_is_lent = self.ledger, True
         return made
 
     def close(self) -> None:
         """See `contract.Store.close`."""
         self._notifier.close()
         self._close_pools()
-        if self.ledger is not None:
+        if self.ledger is not None and not self.ledger_is_lent:
             self.ledger.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -394,7 +388,7 @@ class AsyncPostgresStore(AwaitingPools):
         """See `contract.AsyncStore.blocking`; connections are not shared."""
         self._check_open()
         made = PostgresStore(**self._options())
-        made.ledger = self.ledger
+        made.ledger, made.ledger_is_lent = self.ledger, True
         return made
 
     async def close(self) -> None:
@@ -402,18 +396,13 @@ class AsyncPostgresStore(AwaitingPools):
         if self._telling is not None and self._loop is asyncio.get_running_loop():
             await self._telling
         await self._close_pools()
-        if self.ledger is not None:
+        if self.ledger is not None and not self.ledger_is_lent:
             self.ledger.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
 

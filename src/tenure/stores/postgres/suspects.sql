@@ -1,12 +1,12 @@
 -- What a recovery says about the work of a restored copy. Suspicion is read with the escalation of a job.
 
--- name: suspect_mark(since, actor, reason, recovery_id) once
+-- name: suspect_mark(since, actor, reason, recovery_id, final) once
 -- writes suspect: every job that may still run, or be brought back by a retry or a resume; for a frozen database
 INSERT INTO tenure.suspect AS known (job_id, tenant, marked_at, since, generation, actor, reason, recovery_id)
 SELECT p.job_id, p.tenant, (SELECT tenure.now_us()), COALESCE(%(since)b::bigint, j.created_at), p.generation,
     %(actor)b::text, %(reason)b::text, %(recovery_id)b::uuid
 FROM tenure.place p JOIN tenure.job j ON j.job_id = p.job_id AND j.tenant = p.tenant
-WHERE p.status NOT IN ('completed', 'cancelled', 'dead_letter', 'halt_unsafe')
+WHERE p.status <> ALL(%(final)b::text[])
 ORDER BY p.job_id
 ON CONFLICT (job_id, tenant) DO UPDATE SET
     marked_at = excluded.marked_at, since = LEAST(known.since, excluded.since), generation = excluded.generation,
@@ -22,22 +22,22 @@ FROM tenure.suspect WHERE recovery_id = %(recovery_id)b ORDER BY job_id;
 -- locks nothing; how many jobs a recovery has marked
 SELECT count(*) FROM tenure.suspect WHERE recovery_id = %(recovery_id)b;
 
--- name: suspect_list(tenant, after, limit) once
+-- name: suspect_list(tenant, after, limit, final) once
 -- locks nothing; suspect jobs that may still run, oldest first, after the given id
 SELECT s.job_id, s.actor, s.reason FROM tenure.suspect s
 JOIN tenure.place p ON p.job_id = s.job_id AND p.tenant = s.tenant
 WHERE (%(tenant)b::text IS NULL OR s.tenant = %(tenant)b)
     AND (%(after)b::uuid IS NULL OR s.job_id > %(after)b)
-    AND p.status NOT IN ('completed', 'cancelled', 'dead_letter', 'halt_unsafe')
+    AND p.status <> ALL(%(final)b::text[])
 ORDER BY s.job_id
 LIMIT %(limit)b;
 
--- name: suspect_counts(tenant) once
+-- name: suspect_counts(tenant, final) once
 -- locks nothing; how many suspect jobs there are, by tenant and status
 SELECT s.tenant, p.status, count(*) FROM tenure.suspect s
 JOIN tenure.place p ON p.job_id = s.job_id AND p.tenant = s.tenant
 WHERE (%(tenant)b::text IS NULL OR s.tenant = %(tenant)b)
-    AND p.status NOT IN ('completed', 'cancelled', 'dead_letter', 'halt_unsafe')
+    AND p.status <> ALL(%(final)b::text[])
 GROUP BY s.tenant, p.status
 ORDER BY s.tenant COLLATE "C", p.status COLLATE "C";
 
@@ -51,13 +51,13 @@ DELETE FROM tenure.suspect s WHERE EXISTS (
     SELECT 1 FROM tenure.outcome o WHERE o.job_id = s.job_id AND o.tenant = s.tenant AND o.status <> 'failed'
 );
 
--- name: evidence_needed(tenant, after, limit) once
+-- name: evidence_needed(tenant, after, limit, final) once
 -- locks nothing; jobs with an open effect or under suspicion, oldest first, after the given id
 SELECT job_id FROM (
     SELECT e.job_id, e.tenant FROM tenure.effect e WHERE e.state IN ('pending', 'unknown')
     UNION
     SELECT s.job_id, s.tenant FROM tenure.suspect s JOIN tenure.place p ON p.job_id = s.job_id AND p.tenant = s.tenant
-    WHERE p.status NOT IN ('completed', 'cancelled', 'dead_letter', 'halt_unsafe')
+    WHERE p.status <> ALL(%(final)b::text[])
 ) n
 WHERE (%(tenant)b::text IS NULL OR n.tenant = %(tenant)b) AND (%(after)b::uuid IS NULL OR n.job_id > %(after)b)
 ORDER BY job_id

@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 import psycopg
@@ -20,9 +19,9 @@ from psycopg import pq
 
 from tenure.errors import IllegalMove, Invalid, TenureError, Unavailable
 from tenure.stores.contract import Allows
-from tenure.stores.postgres.connection import AwaitingConnection, BlockingConnection, exchange, exchange_async, undo
+from tenure.stores.postgres.connection import AwaitingConnection, BlockingConnection, beneath, exchange, exchange_async
 from tenure.stores.postgres.trouble import Failure
-from tenure.stores.postgres.unit import Unit
+from tenure.stores.postgres.unit import Savepoint, Unit
 from tenure.stores.postgres.values import Query
 from tenure.stores.runner import Requests, asked, drive, drive_async
 from tenure.yields import AfterCommit, Procedure, Rows
@@ -30,11 +29,6 @@ from tenure.yields import AfterCommit, Procedure, Rows
 T = TypeVar("T")
 C = TypeVar("C")
 
-SAVEPOINT = Query("savepoint", b"SAVEPOINT tenure_step")
-_UNDO = (
-    Query("undo", b"ROLLBACK TO SAVEPOINT tenure_step"),
-    Query("undo", b"RELEASE SAVEPOINT tenure_step"),
-)
 NOT_UNDONE = "the transaction around it could not be brought back to where it was; roll it back"
 
 # The driver's words for "nothing is open here" and the rest.
@@ -86,7 +80,7 @@ def run_inside(
     try:
         return drive(procedure, answer)
     except BaseException as error:
-        if unit.opened and not connection.closed and not _undone(connection):
+        if unit.opened and not connection.closed and not _undone(connection, unit.inside):
             error.add_note(NOT_UNDONE)
         told = host.tell(error)
         if told is error:
@@ -114,7 +108,7 @@ async def run_inside_async(
     try:
         return await drive_async(procedure, answer)
     except BaseException as error:
-        if unit.opened and not connection.closed and not await _undone_async(connection):
+        if unit.opened and not connection.closed and not await _undone_async(connection, unit.inside):
             error.add_note(NOT_UNDONE)
         told = host.tell(error)
         if told is error:
@@ -122,27 +116,43 @@ async def run_inside_async(
         raise told from None
 
 
-def _undone(connection: psycopg.Connection[Any]) -> bool:
+def _undone(connection: psycopg.Connection[Any], savepoint: Savepoint) -> bool:
+    return any(_went(connection, way) for way in savepoint.ways_back())
+
+
+def _went(connection: psycopg.Connection[Any], script: str) -> bool:
     try:
         if connection.pgconn.pipeline_status:
             # In the caller's pipeline only the driver knows what it still waits for.
-            exchange(connection, _UNDO)
+            exchange(connection, steps_of(script))
             return True
         with connection.lock:
-            return connection.wait(undo(connection.pgconn))
+            return connection.wait(beneath(connection.pgconn, script.encode()))
     except (Failure, psycopg.Error):
         return False
 
 
-async def _undone_async(connection: psycopg.AsyncConnection[Any]) -> bool:
+async def _undone_async(connection: psycopg.AsyncConnection[Any], savepoint: Savepoint) -> bool:
+    for way in savepoint.ways_back():
+        if await _went_async(connection, way):
+            return True
+    return False
+
+
+async def _went_async(connection: psycopg.AsyncConnection[Any], script: str) -> bool:
     try:
         if connection.pgconn.pipeline_status:
-            await exchange_async(connection, _UNDO)
+            await exchange_async(connection, steps_of(script))
             return True
         async with connection.lock:
-            return await connection.wait(undo(connection.pgconn))
+            return await connection.wait(beneath(connection.pgconn, script.encode()))
     except (Failure, psycopg.Error):
         return False
+
+
+def steps_of(script: str) -> list[Query]:
+    """Give the statements of a way back one by one, as a pipeline takes them."""
+    return [Query("undo", step.encode()) for step in script.split("; ")]
 
 
 # A block of the store's own.
@@ -328,12 +338,7 @@ class Joined(_Opened[psycopg.Connection[Any]]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Leave the transaction to its owner."""
 
 
@@ -364,12 +369,7 @@ class AsyncJoined(_Opened[psycopg.AsyncConnection[Any]]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Leave the transaction to its owner."""
 
 

@@ -9,6 +9,7 @@ the first statements.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,9 @@ from tenure.yields import Rows
 # Explicitly: under a database default of "repeatable read" a claim would fail where it should skip.
 BEGIN = Query("begin", b"BEGIN ISOLATION LEVEL READ COMMITTED")
 COMMIT = Query("commit", b"COMMIT")
+
+# Of the savepoints of this process; a transaction is never in two.
+_numbers = itertools.count(1)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Seconds that the client waits beyond what the server was told, so that the server's own answer comes first. With what
@@ -83,11 +87,49 @@ def settings(
     return queries
 
 
+class Savepoint:
+    """
+    The place in an open transaction that one procedure is taken back to.
+
+    Each has a name of its own: a procedure that is interrupted before its savepoint reached the server must not be
+    taken back to that of the procedure before it, whose work is the caller's by now.
+
+    Attributes:
+        set: What sets it.
+        answered: The server said that it is set.
+    """
+
+    def __init__(self) -> None:
+        name = f"tenure_step_{next(_numbers)}"
+        self._back = f"ROLLBACK TO SAVEPOINT {name}; RELEASE SAVEPOINT {name}"
+        self._name = name
+        self.set = Query("savepoint", f"SAVEPOINT {name}".encode())
+        self.answered = False
+
+    def ways_back(self) -> list[str]:
+        """
+        Give the scripts that bring the transaction back; the first that succeeds has done it.
+
+        Where nobody knows whether it was set, a second one catches the error that a missing one is: that error would
+        leave the caller with a failed transaction.
+        """
+        if self.answered:
+            return [self._back]
+        caught = f"{self._name}_caught"
+        # The second way is for a transaction that has failed, the third for a savepoint that is not there.
+        return [
+            f"SAVEPOINT {caught}; {self._back}",
+            self._back,
+            f"ROLLBACK TO SAVEPOINT {caught}; RELEASE SAVEPOINT {caught}",
+        ]
+
+
 class Unit:
     """
     One conversation on a connection.
 
     Args:
+        savepoint: Where it begins inside a transaction that is open already.
         opening: What is sent before the first statement, or before every one where there is no transaction around them.
         repeated: Every round trip is a transaction of its own (plain reads).
         commits: The commit goes along with a procedure's last requests.
@@ -108,6 +150,7 @@ class Unit:
         repeated: bool = False,
         commits: bool = False,
         after: Sequence[Query] = (),
+        savepoint: Savepoint | None = None,
     ) -> None:
         self._catalogue = catalogue
         self._clock = clock
@@ -118,8 +161,15 @@ class Unit:
         self._wanted = 0
         self._commits = commits
         self.closing = [COMMIT, *after]
+        self.savepoint = savepoint
         self.opened = False
         self.closed = repeated
+
+    @property
+    def inside(self) -> Savepoint:
+        """The savepoint of one that runs inside an open transaction."""
+        assert self.savepoint is not None
+        return self.savepoint
 
     def queries(self, requests: Requests) -> list[Query]:
         """Give what to send for these requests."""
@@ -127,6 +177,8 @@ class Unit:
         wanted = [self._catalogue.query(request) for request in requests]
         first = self._repeated or not self.opened
         lead = list(self._opening()) if first else []
+        if first and self.savepoint is not None:
+            lead.insert(0, self.savepoint.set)
         if self._clock is not None:
             now = microseconds(self._clock)
             if first or now != self._told:
@@ -141,4 +193,6 @@ class Unit:
 
     def answers(self, results: list[Rows]) -> list[Rows]:
         """Take away the answers that are not for the procedure."""
+        if self.savepoint is not None:
+            self.savepoint.answered = True
         return results[self._lead : self._lead + self._wanted]

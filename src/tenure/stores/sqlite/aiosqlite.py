@@ -8,7 +8,6 @@ every statement, and no other task's statement comes between its savepoint and t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tenure.errors import Invalid
@@ -59,10 +58,5 @@ class AiosqliteJoined:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Leave the transaction to its owner."""

@@ -36,12 +36,11 @@ UPDATE tenure_approval SET revoked_at = :revoked_at, revoked_by = :revoked_by, r
 WHERE tenant = :tenant AND reference = :reference AND revoked_at IS NULL
 RETURNING reference;
 
--- name: approval_revoked(since, after_tenant, after_reference, limit) once
--- locks nothing; revocations from an instant on, by tenant and reference, after the given one, with the clock
+-- name: approval_revoked(after_tenant, after_reference, limit) once
+-- locks nothing; revocations by tenant and reference, after the given one, with the clock
 SELECT tenant, reference, action_digest, capability, policy, budget, granted_by, grant_reason, granted_at, expires_at, revoked_at, revoked_by, revoke_reason, consumed_by, consumed_at, command_id, :now
 FROM tenure_approval
-WHERE revoked_at IS NOT NULL AND (:since IS NULL OR revoked_at >= :since)
-    AND (:after_tenant IS NULL OR (tenant, reference) > (:after_tenant, :after_reference))
+WHERE revoked_at IS NOT NULL AND (:after_tenant IS NULL OR (tenant, reference) > (:after_tenant, :after_reference))
 ORDER BY tenant, reference
 LIMIT :limit;
 

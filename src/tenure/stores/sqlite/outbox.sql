@@ -45,8 +45,10 @@ FROM tenure_message m JOIN tenure_message_place p ON p.position = m.position AND
 WHERE m.tenant = :tenant AND m.destination = :destination AND m.operation = :operation;
 
 -- name: message_front(destination, limit) once
--- locks the due messages it gives, skipping locked ones; the claim's choice, oldest first. Nothing on a frozen
--- database. The last column is the position of the first of the subject.
+-- locks the due messages it looks at and then their tenants' authority, shared, skipping what is locked; the claim's
+-- choice, oldest first. Whoever takes authority away either waits for the claim, or is seen by it, or is passed over; the
+-- messages come first here, so nobody may be waited for. Nothing on a frozen database. The last column is the position
+-- of the first of the subject.
 SELECT p.message_id, p.tenant, p.destination, p.subject, p.position, p.since, p.generation, p.attempt, p.attempts_max, p.epoch, p.error_code, p.error_message,
     b.operation, b.type, b.version, b.subject, b.ordered, b.data, b.scheduled_at, b.created_at, b.digest,
     a.epoch, a.frozen, 0, :now,
@@ -62,14 +64,14 @@ WHERE NOT EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen')
 ORDER BY p.since, p.position;
 
 -- name: message_claimed(command_id) once
--- locks nothing; what an earlier run of the same claim took, with the columns of message_front and the expiry
+-- locks nothing; what an earlier run of the same claim took and its leases still hold, with the columns of message_front
 SELECT p.message_id, p.tenant, p.destination, p.subject, p.position, p.since, p.generation, p.attempt, p.attempts_max, p.epoch, p.error_code, p.error_message,
     b.operation, b.type, b.version, b.subject, b.ordered, b.data, b.scheduled_at, b.created_at, b.digest,
-    a.epoch, a.frozen, EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen'), :now, NULL, p.expires_at
+    a.epoch, a.frozen, EXISTS (SELECT 1 FROM tenure_meta WHERE key = 'frozen'), :now, NULL
 FROM tenure_message_lease p
 JOIN tenure_message b ON b.message_id = p.message_id AND b.tenant = p.tenant
 JOIN tenure_authority a ON a.tenant = p.tenant
-WHERE p.command_id = :command_id
+WHERE p.command_id = :command_id AND p.expires_at - :now > 0
 ORDER BY p.since, p.position;
 
 -- name: message_order_share(tenant, destination, subject, position) each

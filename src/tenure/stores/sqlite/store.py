@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tenure.errors import IllegalMove, Invalid
@@ -46,6 +45,8 @@ class _Face:
     dialect = "sqlite"
     block_max: timedelta | None = _DEADLINE_MAX
     ledger: Any = None
+    # By the store that this one was made from, which closes it.
+    ledger_is_lent = False
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class _Face:
         except IllegalMove:
             self._closed = False
             raise
-        if self.ledger is not None:
+        if self.ledger is not None and not self.ledger_is_lent:
             self.ledger.close()
 
     def _check_used(self) -> None:
@@ -218,7 +219,7 @@ class SqliteStore(_Face):
         """See `contract.Store.awaiting`: the same engine, which ends with the last store on it."""
         self._check_used()
         made = AsyncSqliteStore(self.url, engine=self._engine, tenant=self.tenant)
-        made.ledger = self.ledger
+        made.ledger, made.ledger_is_lent = self.ledger, True
         return made
 
     def close(self) -> None:
@@ -229,12 +230,7 @@ class SqliteStore(_Face):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -386,7 +382,7 @@ class AsyncSqliteStore(_Face):
         """See `contract.AsyncStore.blocking`: the same engine, which ends with the last store on it."""
         self._check_used()
         made = SqliteStore(self.url, engine=self._engine, tenant=self.tenant)
-        made.ledger = self.ledger
+        made.ledger, made.ledger_is_lent = self.ledger, True
         return made
 
     async def close(self) -> None:
@@ -397,12 +393,7 @@ class AsyncSqliteStore(_Face):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
 

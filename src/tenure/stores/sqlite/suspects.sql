@@ -1,11 +1,11 @@
 -- What a recovery says about the work of a restored copy. Suspicion is read with the escalation of a job.
 
--- name: suspect_mark(since, actor, reason, recovery_id) once
+-- name: suspect_mark(since, actor, reason, recovery_id, final) once
 -- writes suspect: every job that may still run, or be brought back by a retry or a resume; for a frozen database
 INSERT INTO tenure_suspect (job_id, tenant, marked_at, since, generation, actor, reason, recovery_id)
 SELECT p.job_id, p.tenant, :now, COALESCE(:since, j.created_at), p.generation, :actor, :reason, :recovery_id
 FROM tenure_place p JOIN tenure_job j ON j.job_id = p.job_id
-WHERE p.status NOT IN ('completed', 'cancelled', 'dead_letter', 'halt_unsafe')
+WHERE p.status NOT IN (SELECT value FROM json_each(:final))
 ON CONFLICT (job_id, tenant) DO UPDATE SET
     marked_at = excluded.marked_at, since = MIN(tenure_suspect.since, excluded.since), generation = excluded.generation,
     actor = excluded.actor, reason = excluded.reason, recovery_id = excluded.recovery_id;
@@ -20,21 +20,21 @@ FROM tenure_suspect WHERE recovery_id = :recovery_id ORDER BY job_id;
 -- locks nothing; how many jobs a recovery has marked
 SELECT count(*) FROM tenure_suspect WHERE recovery_id = :recovery_id;
 
--- name: suspect_list(tenant, after, limit) once
+-- name: suspect_list(tenant, after, limit, final) once
 -- locks nothing; suspect jobs that may still run, oldest first, after the given id
 SELECT s.job_id, s.actor, s.reason FROM tenure_suspect s
 JOIN tenure_place p ON p.job_id = s.job_id
 WHERE (:tenant IS NULL OR s.tenant = :tenant)
     AND (:after IS NULL OR s.job_id > :after)
-    AND p.status NOT IN ('completed', 'cancelled', 'dead_letter', 'halt_unsafe')
+    AND p.status NOT IN (SELECT value FROM json_each(:final))
 ORDER BY s.job_id
 LIMIT :limit;
 
--- name: suspect_counts(tenant) once
+-- name: suspect_counts(tenant, final) once
 -- locks nothing; how many suspect jobs there are, by tenant and status
 SELECT s.tenant, p.status, count(*) FROM tenure_suspect s
 JOIN tenure_place p ON p.job_id = s.job_id
-WHERE (:tenant IS NULL OR s.tenant = :tenant) AND p.status NOT IN ('completed', 'cancelled', 'dead_letter', 'halt_unsafe')
+WHERE (:tenant IS NULL OR s.tenant = :tenant) AND p.status NOT IN (SELECT value FROM json_each(:final))
 GROUP BY s.tenant, p.status
 ORDER BY s.tenant, p.status;
 
@@ -48,13 +48,13 @@ DELETE FROM tenure_suspect WHERE EXISTS (
     SELECT 1 FROM tenure_outcome o WHERE o.job_id = tenure_suspect.job_id AND o.status <> 'failed'
 );
 
--- name: evidence_needed(tenant, after, limit) once
+-- name: evidence_needed(tenant, after, limit, final) once
 -- locks nothing; jobs with an open effect or under suspicion, oldest first, after the given id
 SELECT job_id FROM (
     SELECT e.job_id, e.tenant FROM tenure_effect e WHERE e.state IN ('pending', 'unknown')
     UNION
     SELECT s.job_id, s.tenant FROM tenure_suspect s JOIN tenure_place p ON p.job_id = s.job_id
-    WHERE p.status NOT IN ('completed', 'cancelled', 'dead_letter', 'halt_unsafe')
+    WHERE p.status NOT IN (SELECT value FROM json_each(:final))
 ) n
 WHERE (:tenant IS NULL OR n.tenant = :tenant) AND (:after IS NULL OR n.job_id > :after)
 ORDER BY job_id

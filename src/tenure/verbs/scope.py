@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tenure.errors import Invalid
+from tenure.flows.ledger import Ledger
 from tenure.rules.creation import check_text
 from tenure.rules.envelope import agree_tenant
-from tenure.rules.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)

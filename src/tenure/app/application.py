@@ -1,44 +1,39 @@
 """
 The application object: kinds, providers and a store under one name, and the ways to enqueue.
 
-It holds no state of jobs and makes no decision about them; it knows which handler belongs to which kind, and opens the
-store when it is first needed.
+It holds no state of jobs and makes no decision about them; it knows which handler belongs to which kind.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenure import outbox
-from tenure.connectors import provider as providers_module
+from tenure.app.joined import AsyncJoined, Epochs, Joined
+from tenure.app.providers import AppProviders
+from tenure.app.stores import AppStores
 from tenure.connectors.control import ANSWER_WITHIN, Control
 from tenure.connectors.destination import Destination
-from tenure.connectors.provider import Provider, check_provider
-from tenure.connectors.wire import json_value
+from tenure.connectors.provider import Provider
 from tenure.errors import Invalid, echo
 from tenure.kinds import HANDLER_TIMEOUT, Handler, Kind, Registry, declare
-from tenure.opening import open_async_store, open_ledger, open_store
-from tenure.procedures.enqueue import Created, create, create_at_once
-from tenure.procedures.outbox import Added, add_message
+from tenure.procedures.enqueue import Created, create
 from tenure.rules.approval import action_digest
 from tenure.rules.control import ControlRequest
 from tenure.rules.creation import NewJob, check_text, new_job
-from tenure.rules.envelope import ExecutionInput, GovernanceInput
+from tenure.rules.envelope import ExecutionInput, GovernanceInput, agree_tenant
 from tenure.rules.job import DEFAULT_OPTIONS
 from tenure.rules.outbox import NewMessage
-from tenure.rules.outcome import Evidence, Outcome, Terms
 from tenure.rules.tenancy import agree_bound
 from tenure.service import AsyncDurableJobService, DurableJobService
-from tenure.stores import redacted
-from tenure.stores.contract import AsyncStore, AsyncTransaction, Clock, Store, Transaction
+from tenure.stores.contract import AsyncStore, Clock, Store
 from tenure.stores.joining import awaits
-from tenure.yields import Procedure, new_id
+from tenure.yields import new_id
 
 if TYPE_CHECKING:
     from tenure.loops.own_jobs import OwnJobs
@@ -46,71 +41,11 @@ if TYPE_CHECKING:
     from tenure.loops.worker import Worker
 
 F = TypeVar("F", bound=Handler)
-T = TypeVar("T")
 
 # One kind has one handler, also across the apps of a process that share a store. Asked of the apps themselves, which
 # may change their store; an index by store would keep what is true no more.
 _apps: weakref.WeakSet[Tenure] = weakref.WeakSet()
 _apps_lock = threading.Lock()
-
-
-class AppProviders:
-    """How an app's handlers call providers; see `handler.Providers`."""
-
-    def __init__(self, providers: Iterable[Provider]) -> None:
-        self.by_name: dict[str, Provider] = {}
-        for provider in providers:
-            check_provider(provider)
-            if provider.name in self.by_name:
-                raise Invalid(
-                    f"two providers are called {echo(provider.name)}; a name stands for one", code="PROVIDER_TAKEN"
-                )
-            self.by_name[provider.name] = provider
-
-    def check(self, kinds: Iterable[Kind]) -> None:
-        """
-        Refuse kinds that declare a provider which is not here.
-
-        Raises:
-            Invalid: UNKNOWN_PROVIDER.
-        """
-        for kind in kinds:
-            for name in kind.options.providers:
-                if name not in self.by_name:
-                    registered = ", ".join(sorted(self.by_name)) or "none"
-                    raise Invalid(
-                        f"kind {echo(kind.name)} declares provider {echo(name)}, which this app does not have; pass it "
-                        f"to Tenure(..., providers=[...]). Registered: {registered}",
-                        code="UNKNOWN_PROVIDER",
-                    )
-
-    def terms(self, provider: Any) -> Terms:
-        """See `handler.Providers.terms`; refuses a provider that a sweeper of this app could not ask."""
-        if not isinstance(provider, Provider) or self.by_name.get(provider.name) is not provider:
-            name = getattr(provider, "name", type(provider).__name__)
-            raise Invalid(
-                f"provider {echo(name)} is not one of this app's; pass it to Tenure(..., providers=[...]), so that the "
-                f"sweeper can ask it",
-                code="UNKNOWN_PROVIDER",
-            )
-        return providers_module.terms(provider)
-
-    def timeout(self, provider: Any) -> timedelta:
-        """See `handler.Providers.timeout`."""
-        limit: timedelta = provider.timeout
-        return limit
-
-    def encode(self, request: Any) -> Any:
-        """See `handler.Providers.encode`."""
-        return json_value(request)
-
-    async def send(self, provider: Any, request: Any, operation_key: str, allowed: timedelta) -> Outcome:
-        """See `handler.Providers.send`."""
-        return await providers_module.send_bounded(provider, request, operation_key, allowed)
-
-    async def lookup(self, provider: Any, operation_key: str, allowed: timedelta) -> Evidence:
-        """See `handler.Providers.lookup`."""
-        return await providers_module.lookup_bounded(provider, operation_key, allowed)
 
 
 class Tenure:
@@ -121,7 +56,8 @@ class Tenure:
         store: A store URL, or an open store that stays yours to close.
         organization: Owner of the jobs that `enqueue` creates.
         project: Scope of their idempotency keys.
-        tenant: Isolation unit; that of an open store which is bound to one, else the organization, when left out.
+        tenant: Isolation unit; that of an open store which is bound to one, else the organization, when left out. An
+            app that has one works for no other, and no call of it may name another.
         actor: Who enqueues, where `enqueue` names nobody.
         providers: Every provider the handlers use; the sweeper asks them by name.
         destinations: Where its messages go; a relay of the app serves them, and a message for another one is refused
@@ -151,13 +87,7 @@ class Tenure:
         execution_control_mode: str | None = None,
         execution_control_timeout: timedelta = ANSWER_WITHIN,
     ) -> None:
-        if isinstance(store, str):
-            open_ledger(store, authority_ledger)  # refuses what could never be one, before anything is opened
-        elif authority_ledger is not None:
-            raise Invalid(
-                "an open store has its ledger already; name it there: open_store(url, authority_ledger=...)",
-                code="BAD_ARGUMENT",
-            )
+        self._stores = AppStores(store, role=role, clock=clock, authority_ledger=authority_ledger)
         self.organization = check_text("organization", organization)
         self.project = check_text("project", project)
         self.tenant = agree_bound(None if isinstance(store, str) else store.tenant, tenant)
@@ -170,19 +100,8 @@ class Tenure:
             raise Invalid("execution_control_mode goes with execution_control=", code="BAD_ARGUMENT")
         self.destinations: list[Destination] = list(destinations)
         self.registry = Registry()
-        self._url = store if isinstance(store, str) else store.url
-        self._owned = isinstance(store, str)
-        self._store: Store | None = None if isinstance(store, str) else store
-        self._options: dict[str, Any] = {
-            "role": role,
-            "clock": clock,
-            "authority_ledger": authority_ledger,
-        }
-        self._astores: dict[asyncio.AbstractEventLoop, AsyncStore] = {}
-        self._lock = threading.Lock()
         self._last_acting: ExecutionInput | None = None
-        # Tenants' epochs as they were last seen; a guess, which the database looks at.
-        self._epochs: dict[str, int] = {}
+        self.epochs = Epochs()
         with _apps_lock:
             _apps.add(self)
 
@@ -246,7 +165,7 @@ class Tenure:
                 providers=[one if isinstance(one, str) else one.name for one in providers],
             )
             with _apps_lock:
-                self._check_alone(kind, self._url)
+                self._check_alone(kind, self._stores.url)
                 self.registry.add(kind)
             return function
 
@@ -256,7 +175,7 @@ class Tenure:
         if ":memory:" in url:
             return
         for app in _apps:
-            other = app.registry.get(kind.name) if app is not self and app._url == url else None  # noqa: SLF001 - of this class
+            other = app.registry.get(kind.name) if app is not self and app._stores.url == url else None  # noqa: SLF001 - of this class
             if other is None or _place(other) == _place(kind):
                 continue
             raise Invalid(
@@ -270,7 +189,7 @@ class Tenure:
     @property
     def url(self) -> str:
         """Where the store is, without any password."""
-        return self._store.url if self._store is not None else redacted(self._url)
+        return self._stores.shown
 
     def use_store(self, url: str | None = None, *, authority_ledger: str | PathLike[str] | None = None) -> None:
         """
@@ -282,32 +201,19 @@ class Tenure:
         Raises:
             Invalid: STORE_OPEN; KIND_TAKEN, where another app has another handler on that store.
         """
-        with self._lock, _apps_lock:
-            if self._store is not None or self._astores:
-                raise Invalid("the app has opened its store already", code="STORE_OPEN")
+        with _apps_lock:
             for kind in self.registry:
-                self._check_alone(kind, url or self._url)
-            if url is not None or authority_ledger is not None:
-                self._options["authority_ledger"] = authority_ledger
-            self._url, self._owned = url or self._url, True
+                self._check_alone(kind, url or self._stores.url)
+            self._stores.use(url, authority_ledger)
 
     @property
     def store(self) -> Store:
         """The blocking store, opened at the first use."""
-        with self._lock:
-            if self._store is None:
-                self._store = open_store(self._url, **self._options)
-            return self._store
+        return self._stores.blocking()
 
     async def astore(self) -> AsyncStore:
         """The awaiting store of the running event loop, opened at the first use."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._astores:
-            if self._owned and ":memory:" not in self._url:
-                self._astores[loop] = await open_async_store(self._url, **self._options)
-            else:
-                self._astores[loop] = self.store.awaiting()
-        return self._astores[loop]
+        return await self._stores.awaiting()
 
     @property
     def service(self) -> DurableJobService:
@@ -328,17 +234,11 @@ class Tenure:
 
     def close(self) -> None:
         """Close the store this app opened."""
-        with self._lock:
-            store, self._store = self._store, self._store if not self._owned else None
-        if store is not None and self._owned:
-            store.close()
+        self._stores.close()
 
     async def aclose(self) -> None:
         """Close the stores this app opened, the running loop's included."""
-        astore = self._astores.pop(asyncio.get_running_loop(), None)
-        if astore is not None:
-            await astore.close()
-        self.close()
+        await self._stores.aclose()
 
     # --- enqueue ------------------------------------------------------------------------------------------------------
 
@@ -369,20 +269,21 @@ class Tenure:
             trace: Made when left out.
             execution: Instead of actor, trace and tenant, with lineage.
         Raises:
-            Invalid: UNKNOWN_KIND, PAYLOAD_INVALID, ACTOR_REQUIRED, and what `create_job` refuses.
+            Invalid: UNKNOWN_KIND, PAYLOAD_INVALID, ACTOR_REQUIRED, TENANT_MISMATCH, and what `create_job` refuses.
         """
         kind = self.registry.find(handler)
         job_id = new_id()
-        owner = tenant or self.tenant
+        owner = self.owner_of(tenant)
         if execution is None:
-            who = actor or self.actor
+            who = self.actor if actor is None else actor
             if who is None:
                 raise Invalid(
                     f"say who kind {echo(kind.name)} is enqueued for: actor='user:42', or Tenure(..., actor=...)",
                     code="ACTOR_REQUIRED",
                 )
             execution = self._acting(owner or self.organization, who)
-            trace = trace or f"{job_id.int:032x}"  # what `hex` gives, in half the time
+            if trace is None:
+                trace = f"{job_id.int:032x}"  # what `hex` gives, in half the time
         elif actor is not None or trace is not None:
             raise Invalid("give either execution= or actor= and trace=, not both", code="BAD_ARGUMENT")
         document, traits = kind.encode_surveyed(payload)
@@ -434,8 +335,17 @@ class Tenure:
             kind_version=kind.version,
             payload=document,
             governance=governance,
-            tenant=tenant or self.tenant,
+            tenant=self.owner_of(tenant),
         )
+
+    def owner_of(self, tenant: str | None) -> str | None:
+        """
+        Give the tenant of a call: the one it names, or the app's.
+
+        Raises:
+            Invalid: TENANT_MISMATCH where the app has another, ENVELOPE_VALUE for what is no tenant.
+        """
+        return self.tenant if tenant is None else agree_tenant(self.tenant, tenant, None, tenant)
 
     def _acting(self, tenant: str, actor: str) -> ExecutionInput:
         # Mostly the same from job to job; its record takes 2 us to make.
@@ -481,17 +391,6 @@ class Tenure:
             return AsyncJoined(self, connection)
         return Joined(self, self.store.join(connection))  # type: ignore[arg-type]  # usable without `with`, see join
 
-    def at_once(self, job: NewJob) -> Procedure[Created]:
-        """Create a job in the caller's transaction, in one round trip where nothing is in the way; for `Joined`."""
-        return create_at_once(job, epoch=self._epochs.get(job.tenant, 1))
-
-    def noted(self, made: Created) -> Created:
-        """Remember the epoch of a job's tenant for the next one; for `Joined`."""
-        job = made.job
-        if self._epochs.get(job.tenant, 1) != job.authority.epoch:
-            self._epochs[job.tenant] = job.authority.epoch
-        return made
-
     # --- work ---------------------------------------------------------------------------------------------------------
 
     def worker(self, **options: Any) -> Worker:
@@ -536,64 +435,8 @@ class Tenure:
                 f"{', '.join(names)}",
                 code="UNKNOWN_DESTINATION",
             )
-        owner = tenant or self.tenant or self.organization
+        owner = self.owner_of(tenant) or self.organization
         return outbox.prepare(destination=destination, tenant=owner, **fields)
-
-
-class Joined:
-    """An app's way to enqueue in the caller's transaction, blocking."""
-
-    def __init__(self, app: Tenure, tx: Transaction) -> None:
-        self._app = app
-        self.tx = tx
-
-    def enqueue(self, handler: Handler | str, payload: Any, *, key: str, **fields: Any) -> Created:
-        """See `Tenure.enqueue`; the job exists when your transaction commits."""
-        job = self._app.prepare(handler, payload, key=key, **fields)
-        return self._app.noted(self.tx.run(self._app.at_once(job)))
-
-    def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Created]:
-        """See `Tenure.enqueue_many`."""
-        return self.tx.run(create(jobs))
-
-    def run(self, procedure: Procedure[T]) -> T:
-        """Run a procedure in your transaction; what `tenure.outbox.add` and `tenure.inbox.receive` are given."""
-        return self.tx.run(procedure)
-
-    def add_message(self, *, destination: str, **fields: Any) -> Added:
-        """See `tenure.outbox.add`; the message leaves when your transaction has committed."""
-        return self.tx.run(add_message(self._app.prepare_message(destination=destination, **fields)))
-
-
-class AsyncJoined:
-    """An app's way to enqueue in the caller's transaction, awaiting."""
-
-    def __init__(self, app: Tenure, connection: Any) -> None:
-        self._app = app
-        self._connection = connection
-
-    async def _tx(self) -> AsyncTransaction:
-        tx: Any = (await self._app.astore()).join(self._connection)
-        joined: AsyncTransaction = tx
-        return joined
-
-    async def enqueue(self, handler: Handler | str, payload: Any, *, key: str, **fields: Any) -> Created:
-        """See `Joined.enqueue`."""
-        job = self._app.prepare(handler, payload, key=key, **fields)
-        return self._app.noted(await (await self._tx()).run(self._app.at_once(job)))
-
-    async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Created]:
-        """See `Joined.enqueue_many`."""
-        return await (await self._tx()).run(create(jobs))
-
-    async def run(self, procedure: Procedure[T]) -> T:
-        """See `Joined.run`."""
-        return await (await self._tx()).run(procedure)
-
-    async def add_message(self, *, destination: str, **fields: Any) -> Added:
-        """See `Joined.add_message`."""
-        message = self._app.prepare_message(destination=destination, **fields)
-        return await (await self._tx()).run(add_message(message))
 
 
 def _place(kind: Kind) -> tuple[str, str]:
