@@ -45,7 +45,8 @@ def receive(
         consumer: Who applies it; each consumer of a store has a memory of its own.
         event: A `Message`, an `IncomingEvent` made of what arrived, or anything with the same fields.
         delivery_id: Names this arrival; the same one brings the same operation, always.
-        replay_window: How late a message may still come again; stored at the consumer's first use, a week by default.
+        replay_window: How late a message may still come again; stored at the consumer's first use, a week by default,
+            ten years at most.
     Returns:
         Whether the operation is new, which delivery brought it first, and how often it came.
     Raises:
@@ -73,7 +74,8 @@ def declare(
     Say how late messages may come again to a consumer, and how long it remembers; what was said before is forgotten.
 
     Args:
-        retention: What is older may be pruned; twice the replay window when left out.
+        replay_window: Ten years at most.
+        retention: What is older may be pruned; twice the replay window when left out, twenty years at most.
     Raises:
         Invalid: RETENTION_TOO_SHORT, it would forget within the replay window.
     """

@@ -22,7 +22,7 @@ from tenure.journal.ledger import COMPACT_ENTRIES, FileLog, LogLedger
 from tenure.procedures.authority import compare, read_facts
 from tenure.rules.creation import check_text
 from tenure.rules.ledger import Book, Facts, judge
-from tenure.rules.roles import check_role, is_role
+from tenure.rules.roles import check_role, check_role_name, is_role
 from tenure.rules.tenancy import check_bound
 from tenure.stores.contract import AsyncStore, Clock, Store
 
@@ -94,6 +94,8 @@ def _holder(url: str, role: str | None, tenant: str | None) -> dict[str, Any]:
     """Give what a store is opened with so that its holder can do what a role may, for a tenant where one is given."""
     if tenant is not None:
         check_text("tenant", tenant)
+    if role is not None:
+        check_role_name(role)
     known = role is not None and is_role(role)
     database = role
     if known:

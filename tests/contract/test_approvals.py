@@ -396,6 +396,15 @@ def test_a_reference_stands_for_one_decision(bench: Bench, other: dict[str, Any]
     assert grant(bench, tenant="rival", **other).tenant == "rival"
 
 
+def test_what_the_person_was_shown_is_compared_as_json(bench: Bench) -> None:
+    first = grant(bench, budget={"limit": True, "of": [0]})
+    for other in ({"limit": 1, "of": [0]}, {"limit": True, "of": [False]}):
+        with refused(bench, Conflict, code="APPROVAL_EXISTS"):
+            grant(bench, budget=other)
+    # The same members in another order are the same.
+    assert grant(bench, budget={"of": [0], "limit": True}) == first
+
+
 def test_what_was_revoked_is_not_granted_again(bench: Bench) -> None:
     grant(bench)
     bench.service.revoke_approval("ap-1", tenant="acme", reason="r", actor="user:2")

@@ -571,6 +571,29 @@ def test_the_same_receipt_with_the_finish_is_no_contradiction(bench: Bench) -> N
     assert job.escalated_at is None
 
 
+def test_receipts_are_compared_as_json(bench: Bench) -> None:
+    """To Python true is 1; to a provider and to the canonical bytes it is not. 1 and 1.0 are one number to both."""
+    lease = held(bench)
+    key = begin(bench.service, lease)
+    for receipt in ({"n": 1}, {"n": True}, {"n": 1.0}):
+        bench.service.submit_evidence(key, Accepted(receipt), attempt_id=lease.attempt_id)
+    assert len(bench.table("evidence", lease.job_id)) == 2
+    job = bench.service.finish_effect(lease, name="send", outcome=Succeeded({"n": 1}))
+    assert job.escalated_at == bench.now
+    assert sorted(bool(row["contradicts"]) for row in bench.table("evidence", lease.job_id)) == [False, True]
+
+
+@pytest.mark.parametrize(
+    "second,proves", [({"n": 1.0, "m": 0}, False), ({"m": 0, "n": 1}, False), ({"n": True, "m": 0}, True)]
+)
+def test_a_receipt_after_the_finish_is_compared_as_json_too(bench: Bench, second: dict[str, Any], proves: bool) -> None:
+    lease = held(bench)
+    key = begin(bench.service, lease)
+    bench.service.finish_effect(lease, name="send", outcome=Succeeded({"n": 1, "m": 0}))
+    job = bench.service.submit_evidence(key, Accepted(second), attempt_id=lease.attempt_id)
+    assert (job.escalated_at is not None) == proves
+
+
 # --- the bare mark ----------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 from datetime import timedelta
@@ -168,6 +169,30 @@ def test_a_retention_shorter_than_the_replay_window_is_refused_with_both(bench: 
     assert "7 days" in str(caught.value)
     with bench.transaction() as tx:
         tenure.inbox.declare(tx, "ledger", replay_window=timedelta(days=7), retention=timedelta(days=7))
+
+
+TEN_YEARS = timedelta(days=3650)
+
+
+@pytest.mark.parametrize(
+    "wrong,said",
+    [
+        ({"replay_window": TEN_YEARS + timedelta(microseconds=1)}, "replay_window .* 3650 days"),
+        ({"replay_window": 2 * TEN_YEARS}, "replay_window .* 3650 days"),
+        ({"replay_window": timedelta(0)}, "replay_window"),
+        ({"replay_window": 7}, "replay_window"),
+        ({"retention": 2 * TEN_YEARS + timedelta(microseconds=1)}, "retention .* 7300 days"),
+    ],
+)
+def test_a_window_and_a_retention_have_the_limits_that_their_refusal_names(
+    bench: Bench, wrong: dict[str, Any], said: str
+) -> None:
+    with refused(bench, Invalid, code="BAD_DURATION") as caught, bench.transaction() as tx:
+        tenure.inbox.declare(tx, "ledger", **{"replay_window": timedelta(days=7), **wrong})
+    assert re.search(said, str(caught.value))
+    with bench.transaction() as tx:
+        allowed = tenure.inbox.declare(tx, "ledger", replay_window=TEN_YEARS, retention=2 * TEN_YEARS)
+    assert (allowed.replay_window, allowed.retention) == (TEN_YEARS, 2 * TEN_YEARS)
 
 
 def test_nothing_is_forgotten_within_the_replay_window(bench: Bench) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import tenure
 from tenure.errors import Conflict, Invalid, NotFound, Refused
-from tenure.procedures.outbox import MessageClaim, Outgoing, claim_messages, finish_messages
+from tenure.procedures.outbox import MessageClaim, Outgoing, add_messages, claim_messages, finish_messages
 from tenure.procedures.outbox_upkeep import (
     announce_relay,
     tend_messages,
@@ -140,6 +140,29 @@ def test_an_id_names_one_message_of_a_tenant(bench: Bench) -> None:
     end(bench, [one for one in taken if one.message.tenant == "acme"], Delivered())
     states = {one.message.tenant: one.state.value for one in bench.service.list_messages()}
     assert states == {"acme": "delivered", "rival": "delivering"}
+
+
+def test_an_id_names_one_message_of_a_tenant_in_a_batch_too(bench: Bench) -> None:
+    def together(*messages: dict[str, Any]) -> list[tuple[str, bool]]:
+        made = bench.run(add_messages([tenure.outbox.prepare(**{**FIELDS, **fields}) for fields in messages]))
+        return [(one.message.tenant, one.created) for one in made]
+
+    stored, twice = new_id(), new_id()
+    add(bench, "op-0", message_id=stored)
+    before = bench.dump()
+    for batch in (
+        [{"operation": "op-1"}, {"operation": "op-2", "data": {"quote": 18}}],
+        [{"operation": "op-1"}, {"operation": "op-1", "destination": "audit"}],
+    ):
+        with refused(bench, Conflict, code="MESSAGE_ID_TAKEN"):
+            together(*({"message_id": twice, **one} for one in batch))
+    with refused(bench, Conflict, code="MESSAGE_ID_TAKEN"):
+        together(*({"message_id": stored, "operation": "op-1", "tenant": one} for one in ("acme", "rival")))
+    assert bench.dump() == before
+    # The same message twice is one, and every tenant has ids of its own.
+    assert together(*[{"message_id": twice, "operation": "op-1"}] * 2) == [("acme", True), ("acme", False)]
+    both = together(*({"message_id": stored, "operation": "op-0", "tenant": one} for one in ("acme", "rival")))
+    assert both == [("acme", False), ("rival", True)]
 
 
 @pytest.mark.parametrize(

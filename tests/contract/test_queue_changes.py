@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from tenure.procedures.claim_batch import claim_batch, guess
 from tenure.procedures.operate_queues import CHANGES_MAX
 from tenure.rules.outcome import Accepted, Succeeded
 from tenure.rules.queues import Contents, QueueState, may_claim
+from tenure.testing.clock import ManualClock
 from tenure.verbs import create_job
 from tenure.verbs.scope import Scope
 from tests.contract.bench import Bench
@@ -25,6 +28,7 @@ from tests.contract.caller import Caller, producer
 THROUGH_THE_FUNCTION = True
 OP = "op:1"
 MAIL = "mail"
+HOW_TO = Path(__file__).parents[2] / "docs/how-to/pause-drain-transfer.md"
 
 
 def pause(bench: Bench, name: str = MAIL) -> QueueState:
@@ -441,6 +445,23 @@ def test_a_creation_on_its_way_is_not_left_behind(postgres_bench: Bench) -> None
         caller.run(create_job(Scope(), idempotency_key="k-1", **one))
         assert transfer_meanwhile(bench, caller) == "QUEUE_NOT_DRAINED"
     assert give(bench, "billing", with_work=True).contents == Contents(ready=1)
+
+
+def test_what_is_not_committed_is_not_counted_and_the_documented_statement_names_it(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    (named,) = re.findall(r"^```sql\n(.*?)^```", HOW_TO.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    with producer(bench) as caller:
+        caller.begin()
+        one = {"organization": "acme", "project": "p1", "kind": KIND, "payload": PAYLOAD, "queue": MAIL}
+        caller.run(create_job(Scope(), idempotency_key="k-1", **one))
+        # The starts of sessions, which the statement compares with, are by the server's own clock.
+        bench.test_clock.hand = ManualClock(datetime.now(UTC))
+        assert bench.service.drain_queue(MAIL, actor=OP).drained
+        assert [row[2] for row in bench.sql(named)] == ["idle in transaction"]
+        caller.commit()
+    assert bench.sql(named) == []
+    assert state(bench).contents == Contents(ready=1)
+    assert not state(bench).drained
 
 
 def test_a_claim_on_its_way_is_not_left_behind(postgres_bench: Bench) -> None:

@@ -375,4 +375,6 @@ def test_a_command_does_what_its_role_may(run: Run) -> None:
     assert "[ROLE_DENIED]" in as_viewer.stderr
     assert run("queues", "list", "--store", "sqlite:///jobs.db", env={"TENURE_ROLE": "viewer"}).returncode == 0
     assert run(*pause, env={"TENURE_ROLE": "operator"}).returncode == 0
+    unsaid = run(*pause, env={"TENURE_ROLE": ""})
+    assert (unsaid.returncode, "TENURE_ROLE" in unsaid.stderr, "[BAD_ARGUMENT]" in unsaid.stderr) == (1, True, True)
     assert run("migrate", "--store", "sqlite:///jobs.db", env={"TENURE_ROLE": "operator"}).returncode == 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tenure import Allow, ControlRequest, Deny, Invalid, Job, Succeeded
+from tenure import Allow, ControlRequest, Deny, Invalid, Job, Stop, Succeeded
 from tenure.connectors.control import ANSWER_WITHIN, Control
 from tenure.errors import ExecutionStopped, Unavailable
 from tenure.rules.digest import request_digest
@@ -82,10 +82,22 @@ def test_it_is_asked_by_ids_and_digest_before_the_intent(
     assert told(theatre, done, "admission_checked") == told(theatre, done, "execution_control_shadow") == []
 
 
+def raising(error: BaseException) -> Callable[[ControlRequest], Any]:
+    def say(_: ControlRequest) -> Any:
+        raise error
+
+    return say
+
+
 ANSWERS: dict[str, tuple[Callable[[ControlRequest], Any], str, str | None]] = {
     "allow": (lambda _: Allow(), "allow", None),
     "deny": (lambda _: Deny("over the budget"), "deny", "over the budget"),
     "raises": (lambda _: 1 / 0, "silent", "the execution control raised ZeroDivisionError"),
+    # What is no Exception to Python either: the job's fate is not the control's to decide in shadow.
+    "is closed": (raising(GeneratorExit()), "silent", "the execution control raised GeneratorExit"),
+    "stops": (raising(Stop("enough", code="TIMED_OUT")), "silent", "the execution control raised Stop"),
+    "leaves": (raising(SystemExit(3)), "silent", "the execution control raised RuntimeError"),
+    "cancels": (raising(asyncio.CancelledError()), "silent", "the execution control was cancelled"),
     "something else": (lambda _: True, "silent", "the execution control returned bool, not Allow or Deny"),
 }
 
@@ -232,6 +244,7 @@ def test_a_name_that_is_none_is_refused_before_anybody_is_asked(
     [
         ({"execution_control": len}, "BAD_ARGUMENT"),
         ({"execution_control": len, "execution_control_mode": "off"}, "BAD_ARGUMENT"),
+        ({"execution_control": len, "execution_control_mode": []}, "BAD_ARGUMENT"),
         ({"execution_control": "x", "execution_control_mode": "shadow"}, "BAD_ARGUMENT"),
         ({"execution_control_mode": "shadow"}, "BAD_ARGUMENT"),
         (

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tenure.errors import Invalid
 from tenure.rules import digest as module
-from tenure.rules.digest import canonical, digest, operation_digest, payload_digest, request_digest
+from tenure.rules.digest import canonical, digest, operation_digest, payload_digest, request_digest, same
 from tenure.rules.payload import decode, encode, parse, write
 from tenure.rules.survey import DEPTH_MAX, ODD_FLOAT, survey
 from tests.rules.corpus import ACCEPTED, MENDED, REFUSED, nested
@@ -286,8 +286,8 @@ def test_different_values_have_different_digests() -> None:
         assert digest(left) != digest(right), (left, right)
         assert payload_digest("k", {"v": left}) != payload_digest("k", {"v": right}), (left, right)
     # Control: these are the same by the rule.
-    for same in ([1, 1.0, parse("1e0"), parse("10e-1")], [0, 0.0, -0.0], [100, 1e2], [["a"], ("a",)]):
-        assert len({digest(value) for value in same}) == 1
+    for alike in ([1, 1.0, parse("1e0"), parse("10e-1")], [0, 0.0, -0.0], [100, 1e2], [["a"], ("a",)]):
+        assert len({digest(value) for value in alike}) == 1
 
 
 @given(json_values, json_values)
@@ -409,3 +409,23 @@ def test_a_job_id_has_one_spelling() -> None:
         operation_digest(job_id=str(JOB).upper(), **fields)
     assert caught.value.code == "NOT_AN_ID"
     assert operation_digest(job_id=JOB, **fields) == operation_digest(job_id=UUID(str(JOB).upper()), **fields)
+
+
+@pytest.mark.parametrize(
+    "one,other,alike",
+    [
+        (1, True, False),
+        (0, False, False),
+        (None, False, False),
+        ({"a": [1]}, {"a": [True]}, False),
+        (2**53, 2.0**53, True),
+        (2**53 + 1, 2.0**53, False),
+        (1, 1.0, True),
+        ({"a": 1, "b": [0]}, {"b": [0.0], "a": 1}, True),
+        ("e\u0301", "\u00e9", False),
+    ],
+)
+def test_two_values_are_the_same_when_their_canonical_bytes_are(one: Any, other: Any, alike: bool) -> None:
+    assert same(one, other) == same(other, one) == alike
+    assert same(one, one)
+    assert same(other, other)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import tenure.procedures
 import tenure.verbs
-from tenure.errors import Refused
-from tenure.rules.roles import MAY, Role, check_role, is_role
+from tenure.errors import Invalid, Refused
+from tenure.opening import open_async_store, open_store
+from tenure.rules.roles import MAY, Role, check_role, check_role_name, is_role
 from tenure.yields import Procedure, Script, procedure
 
 
@@ -97,3 +100,20 @@ def test_the_names_of_the_roles() -> None:
     assert sorted(Role) == ["operator", "producer", "repairer", "viewer", "worker"]
     assert all(is_role(name) for name in ("viewer", "producer", "worker", "operator", "repairer"))
     assert not is_role("postgres")
+
+
+@pytest.mark.parametrize("name", ["", " ", "none", "NONE", "a\0b", "a\nb", "\ud800", 5, True, b"viewer", ["viewer"]])
+def test_what_names_no_role_is_refused_before_anything_is_opened(name: Any) -> None:
+    for url in ("sqlite:///:memory:", "postgresql://127.0.0.1:1/nowhere"):
+        with pytest.raises(Invalid, match="the name of no role") as refused:
+            open_store(url, role=name)
+        assert refused.value.code == "BAD_ARGUMENT"
+        with pytest.raises(Invalid, match="the name of no role"):
+            asyncio.run(open_async_store(url, role=name))
+
+
+@pytest.mark.parametrize("name", ["viewer", Role.VIEWER, "app_role", "None of the five", "x" * 63])
+def test_a_role_of_ones_own_may_have_any_other_name(name: str) -> None:
+    check_role_name(name)
+    open_store("sqlite:///:memory:", role=None).close()
+    open_store("sqlite:///:memory:", role="viewer").close()

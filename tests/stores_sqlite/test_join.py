@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -273,3 +275,31 @@ def test_a_deferred_transaction_gets_the_write_lock_before_anything_is_decided(
     other.execute("ROLLBACK")
     caller.close()
     other.close()
+
+
+def test_a_connection_of_another_thread_is_refused_and_one_that_may_be_shared_is_not(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    def connected(**how: bool) -> sqlite3.Connection:
+        made = sqlite3.connect(tmp_path / "toy.db", isolation_level=None, **how)  # type: ignore[call-overload]
+        made.execute("BEGIN IMMEDIATE")
+        return cast("sqlite3.Connection", made)
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        foreign = elsewhere.submit(connected).result()
+        with pytest.raises(Invalid, match="check_same_thread=False") as refused:
+            store.join(foreign)
+        assert refused.value.code == "CANNOT_JOIN"
+        joined = elsewhere.submit(store.join, foreign).result()
+        with pytest.raises(Invalid, match="check_same_thread=False") as refused:
+            joined.run(put("a"))
+        assert refused.value.code == "CANNOT_JOIN"
+        # Where it was opened it still works, and nothing was changed.
+        assert elsewhere.submit(joined.run, put("a")).result() == "a"
+        elsewhere.submit(foreign.rollback).result()
+        elsewhere.submit(foreign.close).result()
+        shared = elsewhere.submit(connected, check_same_thread=False).result()
+    with closing(shared):
+        assert store.join(shared).run(put("b")) == "b"
+        shared.commit()
+    assert store.run(count_aside()) == 1

@@ -32,7 +32,7 @@ class Control:
             raise Invalid(
                 f"execution_control is a function of a ControlRequest, not {type(hook).__name__}", code="BAD_ARGUMENT"
             )
-        if mode not in set(ControlMode):
+        if not isinstance(mode, str) or mode not in set(ControlMode):
             raise Invalid(
                 f"say what the execution control does: execution_control_mode='shadow' to watch it, 'enforced' to obey "
                 f"it; not {echo(mode)}",

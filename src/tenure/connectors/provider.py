@@ -224,12 +224,14 @@ async def call_bounded(
     timeout: timedelta,  # noqa: ASYNC109 - see `lookup_bounded`
 ) -> tuple[Any, str | None]:
     """
-    Call any function of the app's own so that it ends in time, as `ask_bounded` does.
+    Call any function of the app's own so that it ends in time, as `ask_bounded` does; it says something or it does not.
+
+    Nothing that it raises stops the caller, not even a `Stop` or a GeneratorExit: that is for the caller's own to do.
 
     Returns:
         Its value, or None and what went wrong, in words without anything of the function's own.
     """
-    return await _bounded(who, function, args, timeout)
+    return await _bounded(who, function, args, timeout, stops=False)
 
 
 async def _asked(who: str, lookup: Callable[..., Any], args: tuple[Any, ...], limit: timedelta) -> Evidence:
@@ -242,10 +244,13 @@ async def _asked(who: str, lookup: Callable[..., Any], args: tuple[Any, ...], li
 
 
 async def _bounded(
-    verb: str, function: Callable[..., Any], args: tuple[Any, ...], limit: timedelta
+    verb: str, function: Callable[..., Any], args: tuple[Any, ...], limit: timedelta, *, stops: bool = True
 ) -> tuple[Any, str | None]:
     """
     Give the function's value, or None and what went wrong.
+
+    Args:
+        stops: What is no Exception is raised to the caller.
 
     It runs in a task of its own, for two reasons: one that ignores its cancellation can be left behind, and a
     CancelledError that the provider itself let out is told apart from a cancellation of the caller.
@@ -269,7 +274,7 @@ async def _bounded(
     if error is None:
         # An answer that came while the client was being stopped is still an answer.
         return task.result(), None
-    if isinstance(error, Exception):
+    if isinstance(error, Exception) or not stops:
         if late:
             return None, f"{verb} did not end within {limit.total_seconds():g} s ({type(error).__name__})"
         return None, f"{verb} raised {type(error).__name__}"

@@ -31,7 +31,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tenure.connectors.destination import Destination
-from tenure.errors import Invalid, TenureError
+from tenure.errors import Invalid, TenureError, echo
 from tenure.flows.drive import run_flow_async
 from tenure.flows.relay import relay_round
 from tenure.loops.authority import AUTHORITY_EVERY, AuthorityWatch
@@ -118,7 +118,7 @@ class Relay:
                 code="NO_DESTINATIONS",
             )
         if type(lanes) is not int or lanes < 1:
-            raise Invalid(f"lanes must be a whole number from 1, not {lanes!r}", code="BAD_ARGUMENT")
+            raise Invalid(f"lanes must be a whole number from 1, not {echo(lanes)}", code="BAD_ARGUMENT")
         for name, value in (
             ("lease", lease),
             ("backoff", backoff),

@@ -48,33 +48,39 @@ def add_messages(messages: Sequence[NewMessage], *, command: Command = FRESH) ->
     Returns:
         One answer for each, in the order given.
     Raises:
-        Conflict: MESSAGE_MISMATCH, an operation is known with another digest; MESSAGE_ID_TAKEN. Nothing is written.
+        Conflict: MESSAGE_MISMATCH, an operation is known with another digest; MESSAGE_ID_TAKEN, an id names another
+            message of its tenant, here or in the database. Nothing is written.
     Locks: the new operations, in the order given; another transaction that adds the same one is waited for.
     Writes: authority (where the tenant is new), message, message_due or message_later, message_order.
     """
     first: dict[tuple[str, str, str], NewMessage] = {}
     for one in messages:
         first.setdefault((one.tenant, one.destination, one.operation), one)
+    ids: set[tuple[str, UUID]] = set()
+    for one in first.values():
+        if (one.tenant, one.message_id) in ids:
+            raise _taken(one)
+        ids.add((one.tenant, one.message_id))
     # Positions follow the order given, which is that of what happened to their subjects.
     fresh = [one for one in messages if first[one.tenant, one.destination, one.operation] is one]
     _, made_rows = yield [
         Each("authority_ensure", [(tenant,) for tenant in sorted({one.tenant for one in fresh})]),
         Each("message_insert", [_body(one) for one in fresh]),
     ]
-    made = {identity(row[0]): row for row in made_rows}
-    # An id of the caller's own may name the message of another tenant too: it counts only beside its own row.
+    # An id of the caller's own may name the message of another tenant too: it counts only beside its tenant.
+    made = {(row[0], identity(row[1])): row for row in made_rows}
     known: dict[tuple[str, str, str], Row] = {}
-    others = [key for key, one in first.items() if one.message_id not in made]
+    others = [key for key, one in first.items() if (one.tenant, one.message_id) not in made]
     if others:
         for row in (yield Each("message_known", others)):
             known[row[0], row[1], row[2]] = row
     answers = []
     for one in messages:
         key = (one.tenant, one.destination, one.operation)
-        if first[key].message_id in made:
+        row = made.get((one.tenant, first[key].message_id))
+        if row is not None:
             _refuse_other_meaning(one, first[key].message_id, first[key].digest)
-            row = made[first[key].message_id]
-            answers.append(Added(_record(one, first[key].message_id, row[1], row[2]), first[key] is one))
+            answers.append(Added(_record(one, first[key].message_id, row[2], row[3]), first[key] is one))
             continue
         if key not in known:
             yield from _refuse_taken(one)
@@ -138,14 +144,18 @@ def _refuse_other_meaning(one: NewMessage, message_id: UUID, digest: str) -> Non
         )
 
 
+def _taken(one: NewMessage) -> Conflict:
+    return Conflict(
+        f"message id {one.message_id} belongs to another message of this tenant; leave message_id out, or make a new "
+        f"one",
+        code="MESSAGE_ID_TAKEN",
+    )
+
+
 def _refuse_taken(one: NewMessage) -> Script[None]:
     rows = yield Statement("message_read", {"message_id": one.message_id, "tenant": one.tenant})
     if rows:
-        raise Conflict(
-            f"message id {one.message_id} belongs to another message of this tenant; leave message_id out, or make a "
-            f"new one",
-            code="MESSAGE_ID_TAKEN",
-        )
+        raise _taken(one)
     # Another transaction's, which this one's snapshot cannot see yet (a caller's repeatable read).
     raise Unavailable(
         f"operation {echo(one.operation)} is being written by another transaction; run yours again", code="KEY_BUSY"

@@ -23,11 +23,12 @@ from uuid import UUID
 from tenure.errors import Conflict, Invalid, echo
 from tenure.rules.bounds import check_whole
 from tenure.rules.creation import check_instant, check_text
-from tenure.rules.digest import digest, payload_digest
+from tenure.rules.digest import digest, payload_digest, same
 from tenure.rules.envelope import FACT_KEYS, GOVERNANCE_KEY, Fact, GovernanceInput, check_fact
 from tenure.rules.outcome import Json
 
 _DIGEST = re.compile(r"v1:[0-9a-f]{64}")
+_SHOWN = ("capability", "policy", "budget")
 
 
 class ApprovalState(StrEnum):
@@ -200,15 +201,16 @@ def agree(known: Approval, new: Approval) -> Approval:
     Raises:
         Conflict: APPROVAL_EXISTS, it means something else, or does not stand any more.
     """
-    same = replace(
+    alike = replace(
         new,
         state=known.state,
         granted_at=known.granted_at,
         grant_reason=known.grant_reason,
         consumed_by=known.consumed_by,
         consumed_at=known.consumed_at,
+        **{key: getattr(known, key) for key in _SHOWN},
     )
-    if same != known:
+    if alike != known or not all(same(getattr(new, key), getattr(known, key)) for key in _SHOWN):
         what = f"is {known.state}" if known.state is ApprovalState.REVOKED else "was given for something else"
         raise Conflict(
             f"approval {echo(new.reference)} exists and {what}; grant under another reference", code="APPROVAL_EXISTS"

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from tenure.errors import Invalid, echo
@@ -37,6 +38,8 @@ from tenure.rules.payload import (
     encode_surveyed,
 )
 from tenure.rules.survey import survey
+
+E = TypeVar("E", bound=StrEnum)
 
 TEXT_MAX = 200
 PRIORITY_MAX = 32_767
@@ -329,8 +332,17 @@ def check_text(name: str, value: str) -> str:
 def check_names(what: str, names: Sequence[str]) -> list[str]:
     """Refuse a single text where a list of names is meant."""
     if isinstance(names, str) or not isinstance(names, Iterable):
-        raise Invalid(f"{what} is a list of names, not {names!r}", code="BAD_ARGUMENT")
+        raise Invalid(f"{what} is a list of names, not {echo(names)}", code="BAD_ARGUMENT")
     return list(names)
+
+
+def check_member(what: str, value: object, kind: type[E]) -> E:
+    """Give what a text names of an enumeration."""
+    if isinstance(value, str):  # anything else would be described in the enumeration's own error, however deep it is
+        for one in kind:
+            if one.value == value:
+                return one
+    raise Invalid(f"{echo(value)} is no {what}; known are {', '.join(one.value for one in kind)}", code="BAD_ARGUMENT")
 
 
 def check_id(name: str, value: UUID) -> UUID:

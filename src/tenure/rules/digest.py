@@ -68,6 +68,16 @@ def digest(value: Json) -> str:
     return _hash(canonical(value))
 
 
+def same(one: Json, other: Json) -> bool:
+    """
+    Say whether two values are the same JSON; Python's `==` does not know true from 1.
+
+    Raises:
+        Invalid: One of them is not JSON.
+    """
+    return one is other or canonical(one) == canonical(other)
+
+
 def payload_digest(kind: str, payload: Mapping[str, Json]) -> str:
     """
     Hash what a job asks for; the same idempotency key with another of these is a Conflict.

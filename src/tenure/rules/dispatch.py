@@ -24,6 +24,7 @@ from tenure.errors import (
 )
 from tenure.rules.admission import Admission, admit, admitted
 from tenure.rules.approval import Approval
+from tenure.rules.digest import same
 from tenure.rules.effect import (
     DOUBTED,
     EFFECT_MOVES,
@@ -414,7 +415,15 @@ def contradicts(effect: Effect | None, evidence: StoredEvidence) -> bool:
     if effect.receipt is None and effect.settled_by in {SettledBy.COMPLETION, SettledBy.STATEMENT}:
         # It was settled without a receipt; this one is the first.
         return False
-    return bool(effect.receipt != evidence.receipt)
+    return not same(effect.receipt, evidence.receipt)
+
+
+def same_evidence(one: StoredEvidence, other: StoredEvidence) -> bool:
+    """Say whether two records are of the same evidence, handed in twice."""
+    alike = replace(
+        one, id=other.id, at=other.at, receipt=other.receipt, contradicts=other.contradicts, used=other.used
+    )
+    return alike == other and same(one.receipt, other.receipt)
 
 
 def evidence_of(outcome: Outcome, effect: Effect) -> Evidence | FailedBeforeDispatch | None:

@@ -111,11 +111,11 @@ def appendable(name: str) -> EventName:
         Invalid: The name is not in the vocabulary.
         Refused: It is, but it implies a status or is the library's own to write.
     """
-    try:
-        event = EventName(name)
-    except ValueError:
+    # The enumeration's own error would describe what is no text, however deep it is.
+    if not isinstance(name, str) or name not in set(EventName):
         known = ", ".join(sorted(APPENDABLE))
-        raise Invalid(f"unknown event name {echo(name)}; append one of: {known}", code="UNKNOWN_EVENT") from None
+        raise Invalid(f"unknown event name {echo(name)}; append one of: {known}", code="UNKNOWN_EVENT")
+    event = EventName(name)
     if event not in APPENDABLE:
         raise Refused(
             f"event {echo(name)} is written by the verb that causes it and cannot be appended", code="EVENT_RESERVED"

@@ -141,9 +141,9 @@ def check_window(replay_window: timedelta, retention: timedelta | None) -> tuple
     Raises:
         Invalid: RETENTION_TOO_SHORT, with both values.
     """
-    check_span("replay_window", replay_window, most=2 * REPLAY_WINDOW_MAX)
+    check_span("replay_window", replay_window, most=REPLAY_WINDOW_MAX)
     if retention is not None:
-        check_span("retention", retention, most=2 * REPLAY_WINDOW_MAX)
+        check_span("retention", retention, most=_RETENTION_WINDOWS * REPLAY_WINDOW_MAX)
     kept = replay_window * _RETENTION_WINDOWS if retention is None else retention
     if kept < replay_window:
         raise Invalid(

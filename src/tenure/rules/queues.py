@@ -66,7 +66,7 @@ class QueueState:
 
     @property
     def drained(self) -> bool:
-        """No job is left that could run or whose outcome is uncertain."""
+        """No committed job is left that could run or whose outcome is uncertain."""
         return not self.contents.total
 
 

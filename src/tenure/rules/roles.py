@@ -20,7 +20,7 @@ from __future__ import annotations
 from enum import StrEnum
 from types import MappingProxyType
 
-from tenure.errors import Refused, echo
+from tenure.errors import Invalid, Refused, echo
 
 
 class Role(StrEnum):
@@ -159,6 +159,22 @@ MAY = MappingProxyType({name: roles for roles, names in _WHAT.items() for name i
 def is_role(name: str) -> bool:
     """Say whether a name is that of one of the five."""
     return name in frozenset(Role)
+
+
+def check_role_name(role: object) -> None:
+    """
+    Refuse what names no role: to a database an empty or odd name can mean all rights of the login.
+
+    Raises:
+        Invalid: BAD_ARGUMENT.
+    """
+    # PostgreSQL takes "none" for the end of a role.
+    if not isinstance(role, str) or not role.strip() or not role.isprintable() or role.lower() == "none":
+        raise Invalid(
+            f"{echo(role)} is the name of no role; give viewer, producer, worker, operator or repairer, or leave role= "
+            f"out (on the command line TENURE_ROLE) for a store without limits",
+            code="BAD_ARGUMENT",
+        )
 
 
 def check_role(role: str, procedure: str) -> None:

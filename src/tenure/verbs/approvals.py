@@ -8,7 +8,7 @@ from tenure.errors import Invalid
 from tenure.flows import authority
 from tenure.procedures import approvals
 from tenure.rules.approval import Approval, ApprovalState, new_approval
-from tenure.rules.creation import check_text
+from tenure.rules.creation import check_member, check_text
 from tenure.rules.envelope import Fact
 from tenure.verbs.scope import Scope
 from tenure.yields import Flow, Procedure, new_id
@@ -120,7 +120,7 @@ def list_approvals(
         check_text("action_digest", action_digest)
     return approvals.list_approvals(
         _owner(scope, tenant),
-        state=None if state is None else _state(state),
+        state=None if state is None else check_member("state of an approval", state, ApprovalState),
         action_digest=action_digest,
         limit=limit,
         after=after,
@@ -135,11 +135,3 @@ def _owner(scope: Scope, tenant: str | None) -> str:
             code="TENANT_REQUIRED",
         )
     return owner
-
-
-def _state(state: ApprovalState | str) -> ApprovalState:
-    try:
-        return ApprovalState(state)
-    except ValueError:
-        known = ", ".join(one.value for one in ApprovalState)
-        raise Invalid(f"{state!r} is no state of an approval; known are {known}", code="BAD_ARGUMENT") from None

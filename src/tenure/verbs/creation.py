@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from tenure.errors import Invalid
+from tenure.errors import Invalid, echo
 from tenure.procedures import enqueue
 from tenure.procedures.enqueue import Created
 from tenure.rules.creation import new_job
@@ -76,6 +76,8 @@ def create_jobs(scope: Scope, jobs: Iterable[Mapping[str, Any]]) -> Procedure[li
     Raises:
         Invalid, Conflict: See `create_job`; the position of the job is in the text. Nothing is written.
     """
+    if not isinstance(jobs, Iterable):
+        raise Invalid(f"jobs is a list of keyword arguments, not {echo(jobs)}", code="BAD_ARGUMENT")
     checked = []
     for nth, fields in enumerate(jobs):
         try:

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from tenure.connectors.provider import Provider, check_provider_name, terms
-from tenure.errors import Invalid
+from tenure.errors import Invalid, echo
 from tenure.procedures import effect as effects
 from tenure.procedures import inspect as reading
 from tenure.rules.creation import check_id
@@ -90,6 +90,8 @@ def submit_evidence(
         NotFound: That attempt committed no intent under this key.
     """
     check_id("attempt_id", attempt_id)
+    if not isinstance(operation_key, str):
+        raise Invalid(f"operation_key is the text that a begin gave, not {echo(operation_key)}", code="BAD_ARGUMENT")
     return effects.submit_evidence(operation_key, evidence, attempt_id, tenant=scope.tenant)
 
 

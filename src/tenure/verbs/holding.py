@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from tenure.errors import Invalid
+from tenure.errors import Invalid, echo
 from tenure.procedures import effect as effects
 from tenure.procedures import hold
 from tenure.rules import moves
@@ -71,7 +71,7 @@ def fail_job(
         The job: queued, failed, dead_letter, cancelled, or indeterminate where a boundary is open.
     """
     if not isinstance(retryable, bool):
-        raise Invalid(f"retryable is True or False, not {retryable!r}", code="BAD_ARGUMENT")
+        raise Invalid(f"retryable is True or False, not {echo(retryable)}", code="BAD_ARGUMENT")
     ask = hold.failing(check_lease(lease), code, message, retryable=retryable, retry_after=retry_after)
     return hold.hold_one(ask, tenant=scope.tenant)
 

@@ -49,7 +49,8 @@ def drain_queue(
     A new job is refused with QUEUE_DRAINING, and nothing is lost by that; a key that is known still gives its job.
 
     Returns:
-        The queue with what is left in it; `drained` once that is nothing.
+        The queue with what is left in it; `drained` once that is nothing. What is counted is committed: on PostgreSQL
+        an open transaction that enqueued before the drain still brings its job. A transfer waits for such ones.
     Locks: the queue's row. Writes: queue, queue_change.
     """
     _check_queue(scope, name)

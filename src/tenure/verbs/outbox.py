@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -11,7 +11,7 @@ from tenure.procedures import inbox, outbox_operate, outbox_upkeep
 from tenure.procedures.outbox_operate import OutboxStats
 from tenure.rules.authority import check_unbound
 from tenure.rules.bounds import ZERO, check_span, check_whole
-from tenure.rules.creation import check_id, check_text
+from tenure.rules.creation import check_id, check_member, check_text
 from tenure.rules.outbox import MAX_ATTEMPTS, MessageState, StoredMessage
 from tenure.verbs.scope import Scope
 from tenure.yields import Procedure
@@ -44,20 +44,13 @@ def list_messages(
     check_whole("limit", limit, LIST_MAX)
     states = None
     if state is not None:
-        states = [_state(one) for one in ([state] if isinstance(state, str) else state)]
+        if not isinstance(state, Iterable):
+            raise Invalid(f"state is a state of a message or a list of them, not {echo(state)}", code="BAD_ARGUMENT")
+        given = [state] if isinstance(state, str) else state
+        states = [check_member("state of a message", one, MessageState) for one in given]
     return outbox_operate.list_messages(
         tenant=scope.narrow(tenant), destination=destination, states=states, limit=limit, after=after
     )
-
-
-def _state(value: str) -> MessageState:
-    try:
-        return MessageState(value)
-    except ValueError:
-        raise Invalid(
-            f"{echo(value)} is no state of a message; known are {', '.join(one.value for one in MessageState)}",
-            code="BAD_ARGUMENT",
-        ) from None
 
 
 def get_message(scope: Scope, message_id: UUID, *, tenant: str | None = None) -> Procedure[StoredMessage]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 from tenure.errors import Invalid
 from tenure.procedures import inspect as reading
-from tenure.rules.creation import check_id, check_text
+from tenure.rules.creation import check_id, check_member, check_text
 from tenure.rules.event import Event
 from tenure.rules.job import Job
 from tenure.rules.status import Phase, Status
@@ -24,6 +23,8 @@ def find_by_idempotency_key(
     scope: Scope, *, project: str, idempotency_key: str, tenant: str | None = None, organization: str | None = None
 ) -> Procedure[Job | None]:
     """Give the job that has a key, or None; the tenant is the binding's, the argument's, or the organization."""
+    if organization is not None:
+        check_text("organization", organization)
     owner = scope.narrow(tenant) or organization
     if owner is None:
         raise Invalid("say whose key it is: tenant= or organization=", code="TENANT_REQUIRED")
@@ -60,22 +61,12 @@ def list_jobs(
         tenant=scope.narrow(tenant),
         organization=organization,
         project=project,
-        status=None if status is None else _known(Status, status),
-        phase=None if phase is None else _known(Phase, phase),
+        status=None if status is None else check_member("status", status, Status),
+        phase=None if phase is None else check_member("phase", phase, Phase),
         queue=queue,
         limit=limit,
         after=after,
     )
-
-
-def _known(kind: Any, value: Any) -> Any:
-    try:
-        return kind(value)
-    except ValueError:
-        raise Invalid(
-            f"{value!r} is no {kind.__name__.lower()}; known are {', '.join(one.value for one in kind)}",
-            code="BAD_ARGUMENT",
-        ) from None
 
 
 def list_job_events(scope: Scope, job_id: UUID) -> Procedure[list[Event]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from tenure.connectors.asking import ask_about
-from tenure.connectors.provider import LOOKUP_TIMEOUT, Provider, terms
+from tenure.connectors.provider import LOOKUP_TIMEOUT, Provider, check_provider, terms
+from tenure.errors import Invalid, echo
 from tenure.flows import recover as flows
 from tenure.flows.recover import Reconciled
 from tenure.flows.sweep import Lookup
@@ -35,7 +37,7 @@ def list_suspects(
         limit: At most 1,000.
         after: The id of the last job of the page before.
     """
-    return recover.list_suspects(scope.narrow(tenant), limit, after)
+    return recover.list_suspects(scope.narrow(tenant), limit, _after(after))
 
 
 def count_suspects(scope: Scope, *, tenant: str | None = None) -> Procedure[dict[str, dict[str, int]]]:
@@ -53,7 +55,7 @@ def list_effects_needing_evidence(
         limit: Of jobs, at most 1,000; a job may have several.
         after: The id of the last job of the page before.
     """
-    return recover.list_needs(scope.narrow(tenant), limit, after)
+    return recover.list_needs(scope.narrow(tenant), limit, _after(after))
 
 
 def clear_suspicion(scope: Scope, job_id: UUID, *, reason: str, actor: str | None = None) -> Procedure[Job]:
@@ -89,10 +91,15 @@ def reconcile_suspects(
         after: `Reconciled.after` of the page before; None begins.
         lookup_timeout: How long `lookup` may take; providers have their own timeout.
     """
-    by_name = {provider.name: provider for provider in providers}
+    if not isinstance(providers, Iterable):
+        raise Invalid(f"providers is a list of providers, not {echo(providers)}", code="BAD_ARGUMENT")
+    by_name: dict[str, Provider] = {}
+    for provider in providers:
+        check_provider(provider)
+        by_name[provider.name] = provider
     known: dict[str, list[Operation]] = {}
-    for kind, effects in (operations or {}).items():
-        for name, provider in effects.items():
+    for kind, effects in _mapping("operations", operations or {}).items():
+        for name, provider in _mapping("each of operations", effects).items():
             known.setdefault(kind, []).append(Operation(check_name(name), terms(provider)))
             by_name.setdefault(provider.name, provider)
     check_span("lookup_timeout", lookup_timeout)
@@ -100,4 +107,20 @@ def reconcile_suspects(
     async def ask(job: Job, effect: Effect) -> Evidence:
         return await ask_about(job, effect, by_name, lookup=lookup, lookup_timeout=lookup_timeout)
 
-    return flows.reconcile_suspects(ask, operations=known, tenant=scope.narrow(tenant), limit=limit, after=after)
+    return flows.reconcile_suspects(
+        ask, operations=known, tenant=scope.narrow(tenant), limit=limit, after=_after(after)
+    )
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Invalid(
+            f"{name} names providers by kind and effect, {{'send_quote': {{'send': mailer}}}}, and is not "
+            f"{echo(value)}",
+            code="BAD_ARGUMENT",
+        )
+    return value
+
+
+def _after(after: UUID | None) -> UUID | None:
+    return None if after is None else check_id("after", after)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from tenure.errors import Invalid
+from tenure.errors import Invalid, echo
 from tenure.flows import authority
 from tenure.procedures import tenants
 from tenure.rules.authority import Tenant, check_bound
@@ -97,6 +97,8 @@ def readmit_jobs(
     if job_ids is not None and epoch is not None:
         raise Invalid("give job_ids= or epoch=, not both", code="BAD_ARGUMENT")
     _check_epoch(epoch)
+    if job_ids is not None and not isinstance(job_ids, Iterable):
+        raise Invalid(f"job_ids is a list of ids, not {echo(job_ids)}", code="BAD_ARGUMENT")
     ids = None if job_ids is None else [check_id("job_ids", one) for one in job_ids]
     return tenants.readmit_jobs(new_id(), _own(scope, tenant), ids, epoch, scope.who(actor), reason)
 

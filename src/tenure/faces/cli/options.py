@@ -68,7 +68,7 @@ def opened(url: str | None, ledger: str | None = None) -> Iterator[Store]:
         )
     with naming(masked(url)):
         ledger = ledger or os.environ.get("TENURE_AUTHORITY_LEDGER") or None
-        store = open_store(url, role=os.environ.get("TENURE_ROLE") or None, authority_ledger=ledger)
+        store = open_store(url, role=os.environ.get("TENURE_ROLE"), authority_ledger=ledger)
         try:
             yield store
         finally:

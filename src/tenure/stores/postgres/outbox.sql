@@ -30,7 +30,7 @@ line AS (
     INSERT INTO tenure.message_order (tenant, destination, subject, position, message_id)
     SELECT tenant, destination, line, position, message_id FROM fresh WHERE line IS NOT NULL ORDER BY position
 )
-SELECT message_id, epoch, created_at, position FROM fresh;
+SELECT tenant, message_id, epoch, created_at FROM fresh;
 
 -- name: message_known(tenant, destination, operation) each
 -- locks nothing; the messages that have these operations

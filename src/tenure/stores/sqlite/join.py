@@ -32,7 +32,10 @@ class Joined:
         self._engine = engine
         self._check_open()
         here = engine.place.path
-        same = connection is engine.writer.connection if here is None else file_of(connection) == here
+        try:
+            same = connection is engine.writer.connection if here is None else file_of(connection) == here
+        except sqlite3.ProgrammingError as error:
+            raise _foreign(error) from error
         if not same:
             raise Invalid(
                 "this connection has another main database than the store; the job would not be in your transaction",
@@ -53,7 +56,10 @@ class Joined:
         with asked(procedure, self._engine.allows):
             self._engine.check_process()
             self._check_open()
-            value = run_inside(self.connection, procedure, self._engine.answers, self._engine.clock, deferred=True)
+            try:
+                value = run_inside(self.connection, procedure, self._engine.answers, self._engine.clock, deferred=True)
+            except sqlite3.ProgrammingError as error:
+                raise _foreign(error) from error
         return cast("T", value)
 
     def execute(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> sqlite3.Cursor:
@@ -66,6 +72,17 @@ class Joined:
 
     def __exit__(self, *error: object) -> None:
         """Leave the transaction to its owner."""
+
+
+def _foreign(error: sqlite3.ProgrammingError) -> Exception:
+    """Word what sqlite3 says to a connection's use by another thread; anything else is given back as it is."""
+    if "thread" not in str(error):
+        return error
+    return Invalid(
+        "this connection was opened in another thread, and sqlite3 refuses it here: join it where it was opened, or "
+        "open it with check_same_thread=False and see to it that one thread at a time uses it",
+        code="CANNOT_JOIN",
+    )
 
 
 def _reason(connection: sqlite3.Connection) -> str:

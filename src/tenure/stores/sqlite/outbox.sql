@@ -7,7 +7,7 @@
 INSERT INTO tenure_message (message_id, tenant, destination, operation, type, version, subject, ordered, data, attempts_max, scheduled_at, created_at, digest)
 SELECT :message_id, :tenant, :destination, :operation, :type, :version, :subject, :ordered, :data, :attempts_max, COALESCE(:scheduled_at, :now), :now, :digest
 WHERE 1 ON CONFLICT DO NOTHING
-RETURNING message_id, (SELECT a.epoch FROM tenure_authority a WHERE a.tenant = :tenant), created_at, position;
+RETURNING tenant, message_id, (SELECT a.epoch FROM tenure_authority a WHERE a.tenant = :tenant), created_at;
 
 INSERT INTO tenure_message_order (tenant, destination, subject, position, message_id)
 SELECT m.tenant, m.destination, m.subject, m.position, m.message_id FROM tenure_message m

@@ -21,6 +21,7 @@ from tenure.stores.sqlite.answers import Answers
 from tenure.stores.sqlite.clock import HostClock, Instants, ReplacedClock
 from tenure.stores.sqlite.connect import plain_text
 from tenure.stores.sqlite.failures import code_of, raise_typed
+from tenure.stores.sqlite.keep_off import keep_off, refers
 from tenure.yields import AfterCommit, Procedure, Rows
 
 if TYPE_CHECKING:
@@ -30,29 +31,6 @@ T = TypeVar("T")
 
 # Changes nothing, and is a write all the same.
 _TAKE_LOCK = "DELETE FROM tenure_meta WHERE false"
-
-
-_CHANGES = frozenset(
-    {
-        sqlite3.SQLITE_INSERT,
-        sqlite3.SQLITE_UPDATE,
-        sqlite3.SQLITE_DELETE,
-        sqlite3.SQLITE_ALTER_TABLE,
-        sqlite3.SQLITE_DROP_TABLE,
-        sqlite3.SQLITE_DROP_VIEW,
-        sqlite3.SQLITE_DROP_INDEX,
-        sqlite3.SQLITE_DROP_TRIGGER,
-        sqlite3.SQLITE_CREATE_TRIGGER,
-    }
-)
-
-
-def _keep_off(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-    """Deny a statement of the caller's that changes a table of ours; see sqlite3_set_authorizer."""
-    names = (second,) if action == sqlite3.SQLITE_ALTER_TABLE else (first, second)
-    ours = any(one is not None and one.lower().startswith("tenure_") for one in names)
-    # What is dropped or renamed is also written about in the schema's own table.
-    return sqlite3.SQLITE_DENY if action in _CHANGES and ours else sqlite3.SQLITE_OK
 
 
 def run_inside(
@@ -108,6 +86,15 @@ def run_inside(
     return value
 
 
+def _kept_off() -> Refused:
+    return Refused(
+        "in a store that was opened with a role or a tenant the tables of tenure are written through procedures alone, "
+        "not by SQL, and a block leaves what would stand before them or hang on them, names of tables and the settings "
+        "of the connection as they are; run the procedure, or open a store without either",
+        code="ROLE_DENIED",
+    )
+
+
 class Turn:
     """
     A transaction on the writer connection; see `contract.Transaction`.
@@ -145,17 +132,15 @@ class Turn:
             if self._engine.allows is None:
                 return self.connection.execute(sql, params)
             # Our tables are written by procedures alone, and those are judged. Asked when a statement is prepared.
-            self.connection.set_authorizer(_keep_off)
+            if refers(self.connection, sql, params):
+                raise _kept_off()
+            self.connection.set_authorizer(keep_off)
             try:
                 return self.connection.execute(sql, params)
             except sqlite3.DatabaseError as error:
                 if "not authorized" not in str(error) and "prohibited" not in str(error):
                     raise
-                raise Refused(
-                    "a store that was opened with a role or a tenant writes the tables of tenure through procedures "
-                    "alone, not by SQL; run the procedure, or open a store without either",
-                    code="ROLE_DENIED",
-                ) from None
+                raise _kept_off() from None
             finally:
                 self.connection.set_authorizer(None)
 
