@@ -9,8 +9,9 @@ import psycopg
 import pytest
 
 from tenure.stores.postgres.store import PostgresStore
+from tests.stores_postgres.guarded import Place
 from tests.stores_postgres.toy import MIGRATIONS, STATEMENTS, Awaiting, Blocking
-from tests.support.postgres import Databases
+from tests.support.postgres import Databases, start_server
 from tests.support.proxy import Proxy
 
 Maker: TypeAlias = Callable[..., Any]
@@ -95,3 +96,12 @@ def proxy(database: str) -> Iterator[Proxy]:
     """Give a proxy in front of the toy database."""
     with Proxy(database) as proxy:
         yield proxy
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Place]:
+    """Give a database with a login for each role, on a server of its own: logins and roles belong to servers."""
+    with start_server() as server:
+        made = Place(server.url)
+        yield made
+        made.close()

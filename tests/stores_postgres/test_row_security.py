@@ -242,7 +242,7 @@ def test_a_transaction_reads_the_rows_of_the_tenant_that_it_names(place: Place, 
                 assert tenants_in(connection, table) == (set() if login in SEES_ONE else TENANTS), table
         with place.login(login, "nobody-s") as connection:
             assert tenants_in(connection, table) == set(), table
-    assert read == (11 if login == "web" else len(place.tables | place.views))
+    assert read == (10 if login == "web" else len(place.tables | place.views))
 
 
 @pytest.mark.parametrize("login", LOGINS)
@@ -250,6 +250,8 @@ def test_a_transaction_writes_the_rows_of_the_tenant_that_it_names(place: Place,
     done = {"INSERT": 0, "UPDATE": 0, "DELETE": 0}
     for table in sorted(place.tables):
         column = column_of(table)
+        # What is tried here is who reaches a row, and not what a role may make of it.
+        place.ask(f"ALTER TABLE tenure.{table} DISABLE TRIGGER USER")
         same = f"UPDATE tenure.{table} SET {column} = {column}"
         for what, text in (("DELETE", f"DELETE FROM tenure.{table}"), ("UPDATE", same)):
             if not place.may(login, what, table, column):
@@ -349,7 +351,7 @@ def test_who_sees_one_tenant_must_say_which(place: Place) -> None:
 @pytest.mark.parametrize("login", LOGINS)
 def test_the_blocks_of_a_bound_store_see_its_tenant(place: Place, login: str) -> None:
     with open_store(place.url(login), role=LOGINS[login], tenant="acme") as store:
-        table = "job_key" if login == "web" else "job"
+        table = "message" if login == "web" else "job"
         for _ in range(2):
             with store.transaction() as tx:
                 assert {row[0] for row in tx.execute(f"SELECT tenant FROM tenure.{table}")} == {"acme"}
@@ -410,7 +412,7 @@ def test_two_tenants_share_one_connection_of_a_pooler_and_no_row(place: Place) -
                 tenant = chance.choice(sorted(TENANTS))
                 try:
                     with stores[tenant].transaction() as tx:
-                        found = {row[0] for row in tx.execute("SELECT tenant FROM tenure.job_key")}
+                        found = {row[0] for row in tx.execute("SELECT tenant FROM tenure.message")}
                         assert found == {tenant}
                         if chance.random() < 0.2:
                             tx.execute("SELECT 1 / 0")
@@ -419,7 +421,7 @@ def test_two_tenants_share_one_connection_of_a_pooler_and_no_row(place: Place) -
                 if chance.random() < 0.2:
                     # Somebody who forgets to say it comes after somebody who did.
                     with psycopg.connect(plain, prepare_threshold=None) as other:
-                        assert other.execute(b"SELECT count(*) FROM tenure.job_key").fetchone() == (0,)
+                        assert other.execute(b"SELECT count(*) FROM tenure.message").fetchone() == (0,)
         finally:
             for store in stores.values():
                 store.close()

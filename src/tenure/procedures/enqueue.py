@@ -94,12 +94,13 @@ def create(jobs: Sequence[NewJob]) -> Script[list[Created]]:
         # Our id in the ledger says that this call, or an earlier run of it, is the one that created the job.
         reserved = {identity(row[0]) for row in reserved_rows}
         fresh = {key: job for key, job in first.items() if job.job_id in reserved}
-        rows = yield Each("job_key_read", [key for key in first if key not in fresh])
-        known = {(row[0], row[1], row[2]): row for row in rows}
+        asked = [(*key, *_meaning(job)) for key, job in first.items() if key not in fresh]
+        rows = yield Each("job_key_known", asked)
+        known = {(row[0], row[1], row[2]): (identity(row[3]), row[4]) for row in rows}
     if len(fresh) < len(jobs):
         for key, job in ordered:
-            _refuse_other_meaning(job, _key_row(key, fresh[key]) if key in fresh else known.get(key))
-    others = {key: identity(row[3]) for key, row in known.items()}
+            _refuse_other_meaning(job, first[key], (first[key].job_id, None) if key in fresh else known.get(key))
+    others = {key: job_id for key, (job_id, _) in known.items()}
     # Their digests are those of what was stored: another one was refused just now.
     presented = {job_id: first[key].payload_digest for key, job_id in others.items()}
     found: dict[UUID, Placed] = (yield from read_known(presented)) if presented else {}
@@ -264,16 +265,29 @@ def _refuse_draining(jobs: Mapping[_Key, NewJob], authority_rows: Sequence[Row])
             raise draining(job.queue)
 
 
-def _refuse_other_meaning(job: NewJob, row: Row | None) -> None:
-    if row is None:
+def _meaning(job: NewJob) -> tuple[str, str, str]:
+    """Give what two jobs with one key must share."""
+    return (job.organization, job.kind, job.payload_digest)
+
+
+def _refuse_other_meaning(job: NewJob, first: NewJob, known: tuple[UUID, str | None] | None) -> None:
+    """
+    Refuse a job whose key stands for something else.
+
+    Args:
+        first: The first of this call with the key.
+        known: The job that has the key, and in what it differs from the first, as the database says.
+    """
+    if known is None:
         # Another transaction's key that this one's snapshot cannot see yet (a caller's repeatable read).
         raise Unavailable(
             f"idempotency key {echo(job.idempotency_key)} is being written by another transaction; run yours again",
             code="KEY_BUSY",
         )
-    _, _, _, job_id, organization, kind, digest = row
-    if (organization, kind, digest) != (job.organization, job.kind, job.payload_digest):
-        what = "organization" if organization != job.organization else "kind" if kind != job.kind else "payload"
+    job_id, what = known
+    named = zip(("organization", "kind", "payload"), _meaning(job), _meaning(first), strict=True)
+    what = next((name for name, mine, its in named if mine != its), what)
+    if what is not None:
         raise Conflict(
             f"idempotency key {echo(job.idempotency_key)} of project {echo(job.project)} belongs to job {job_id} "
             f"with another {what}; use another key for another meaning",
@@ -313,4 +327,4 @@ def _record(job: NewJob, authority: Authority, now: int, digest: str) -> Job:
 
 
 def _key_row(key: _Key, job: NewJob) -> Row:
-    return (*key, job.job_id, job.organization, job.kind, job.payload_digest)
+    return (*key, job.job_id, *_meaning(job))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 # Installed by `migrate`, where somebody asks for them.
-_OF_SCHEMAS = {"test_clock.sql", "roles.sql", "row_security.sql", "row_security_off.sql"}
+_OF_SCHEMAS = {"test_clock.sql", "roles.sql", "role_guards.sql", "row_security.sql", "row_security_off.sql"}
 
 _HEADER = re.compile(r"^-- name: (?P<name>\w+)\((?P<params>[\w, ]*)\) (?P<mode>once|each)$")
 

@@ -271,7 +271,7 @@ def migrate(
     if row_security is False:
         yield [script(ROW_SECURITY, _read("row_security_off.sql"))]
     if roles or secured or (done and (yield [_ROLES])[-1]):
-        yield [script(ROLES, _read("roles.sql"))]
+        yield [script(ROLES, _roles())]
     if secured:
         yield [script(ROW_SECURITY, _read("row_security.sql"))]
     yield [COMMIT]
@@ -314,11 +314,15 @@ def _read(name: str) -> str:
     return resources.files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
 
 
+def _roles() -> str:
+    return _read("roles.sql") + "\n" + _read("role_guards.sql")
+
+
 def roles(*, row_security: bool) -> str:
     """Give what makes the database roles, as one text to read and to run, any number of times; and row security."""
-    parts = ["BEGIN;", _read("roles.sql").strip(), "COMMIT;"]
+    parts = ["BEGIN;", _roles().strip(), "COMMIT;"]
     if row_security:
-        parts.insert(2, _read("row_security.sql").strip())
+        parts.insert(-1, _read("row_security.sql").strip())
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,5 +1,14 @@
 -- What a producer is told of a job that exists already.
 
+-- name: job_key_known(tenant, project, idempotency_key, organization, kind, payload_digest) each
+-- locks nothing; the jobs that have these keys, each with the first thing in which it differs from what is presented
+SELECT tenant, project, idempotency_key, job_id, CASE
+        WHEN organization <> :organization THEN 'organization'
+        WHEN kind <> :kind THEN 'kind'
+        WHEN payload_digest <> :payload_digest THEN 'payload'
+    END
+FROM tenure_job_key WHERE tenant = :tenant AND project = :project AND idempotency_key = :idempotency_key;
+
 -- name: place_known(job_id, payload_digest) each
 -- locks nothing; as place_read, of the jobs whose payload has the digest presented
 SELECT p.place, p.job_id, p.tenant, p.status, p.generation, p.attempt, p.attempts_max, p.epoch, p.run_at, p.worker_id,

@@ -1,0 +1,1 @@
+-- SQLite has no roles of its own, and whoever can open the file can write it by hand.
