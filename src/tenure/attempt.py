@@ -74,6 +74,7 @@ class Runtime:
         commit: Runs a procedure of an awaiting handler; the store does where it is left out.
         apart: Runs a function for an awaiting handler in a thread that no handler can keep busy.
         control: Asked before each effect, where there is one.
+        seen: How far the worker has seen the database's counter, where there is a ledger.
     """
 
     store: AsyncStore
@@ -84,6 +85,7 @@ class Runtime:
     apart: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread
     commit: Callable[[Procedure[Any]], Awaitable[Any]] | None = None
     control: Controls | None = None
+    seen: Callable[[], int | None] = lambda: None
 
 
 @dataclass(slots=True)

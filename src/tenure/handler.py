@@ -318,6 +318,7 @@ class AsyncContext(_Shared, AwaitingContext):
             ask=ask,
             resend=resend,
             judged=judged,
+            seen=self._runtime.seen(),
         )
         flow = asyncio.ensure_future(run_flow_async(steps, self._runtime.commit or self._runtime.store.run))
         flow.add_done_callback(_seen)
@@ -422,6 +423,7 @@ class Context(_Shared, BlockingContext):
             ask=ask,
             resend=resend,
             judged=judged,
+            seen=self._runtime.seen(),
         )
         try:
             performed = run_flow(flow, self._runtime.blocking.run, self._runtime.wait)

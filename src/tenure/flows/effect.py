@@ -55,6 +55,7 @@ def perform(
     ask: Callable[[Begun], Any] | None = None,
     resend: bool = False,
     judged: Judged | None = None,
+    seen: int | None = None,
 ) -> FlowScript[Performed]:
     """
     Make one outside call, at most once as far as anybody can know.
@@ -64,6 +65,7 @@ def perform(
         keep: Keeps the outcome outside the database when it cannot be written there; says whether it did.
         ask: Asks the provider about the operation key and gives Evidence; without it there is no answer.
         judged: What the execution control said, where there is one.
+        seen: See `Beginning`.
     Raises:
         ExecutionStopped, Unavailable: The execution control stopped it before its intent.
         Uncertain: The call was made and its outcome could not be recorded.
@@ -72,7 +74,7 @@ def perform(
     if judged is not None and judged.stops:
         yield from transact(stop_effect(lease, name, terms.provider, digest, judged))
     watched = judged if judged is not None and judged.mode is ControlMode.SHADOW else None
-    asked = Beginning(lease, name, digest, terms, timeout, resend, watched=watched)
+    asked = Beginning(lease, name, digest, terms, timeout, resend, watched=watched, seen=seen)
     begun = yield from transact(begin_effect(asked))
     if begun.ask:
         said: Evidence = (yield from look_up(ask, begun)) if ask else NoAnswer("nobody was there to ask")

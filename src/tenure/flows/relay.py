@@ -41,14 +41,17 @@ def relay_round(
     lease: timedelta,
     backoff: timedelta,
     deliver: Callable[[Sequence[Outgoing]], Any],
+    *,
+    seen: int | None = None,
 ) -> FlowScript[Round]:
     """
     Take what is due at one destination, deliver it, and write how that ended.
 
     Args:
         deliver: Gives an answer for each, in order; never raises for what the destination did.
+        seen: See `claim_messages`.
     """
-    claim = yield from transact(claim_messages(relay_id, destination, limit, lease))
+    claim = yield from transact(claim_messages(relay_id, destination, limit, lease, seen=seen))
     if not claim.outgoing:
         return Round(0, claim.more, None)
     answers: Sequence[Answer] = yield from call("deliver", deliver, claim.outgoing)

@@ -44,6 +44,7 @@ class AuthorityWatch:
     Attributes:
         frozen: Why the database is frozen, None while it is not.
         trouble: The code of what is wrong with the ledger, None while it answers.
+        seen: How far the database's counter was seen, None before that: a database that is behind it has been replaced.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class AuthorityWatch:
         self._since = 0.0
         self.frozen: Freeze | None = None
         self.trouble: str | None = None
+        self.seen: int | None = None
 
     @property
     def watches(self) -> bool:
@@ -130,6 +132,8 @@ class AuthorityWatch:
             self._lost(found.lost)
             return
         self._told(found.frozen)
+        if found.frozen is None and found.book is not None:
+            self.seen = found.book.incarnation
         if self.trouble is not None:
             logger.warning("the authority ledger answers again")
             self.trouble = None

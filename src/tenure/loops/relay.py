@@ -306,7 +306,16 @@ class Relay:
         self._underway += 1
         self._idle.clear()
         try:
-            flow = relay_round(self.relay_id, delivering.name, limit, self._lease, self._backoff, delivering.deliver)
+            assert self._authority is not None
+            flow = relay_round(
+                self.relay_id,
+                delivering.name,
+                limit,
+                self._lease,
+                self._backoff,
+                delivering.deliver,
+                seen=self._authority.seen,
+            )
             done = await run_flow_async(flow, self._store.run)
         finally:
             self._underway -= 1

@@ -230,6 +230,8 @@ class Worker:
         self._heartbeat = Heartbeat(
             renewing, supervise.pulse("heartbeat", HEARTBEAT_EVERY), self._attempt_stopped, beat=self._beat
         )
+        watch = self._authority
+        assert watch is not None
         self._runtime = Runtime(
             handlers,
             self._blocking,
@@ -239,12 +241,11 @@ class Worker:
             self._run_apart,
             Commits(handlers).run,
             self.app.control,
+            lambda: watch.seen,
         )
         self._attempts = Attempts(self._runtime, self._heartbeat, self._outcomes, self._threads, self._slot_freed)
         sweeper = Sweeper(self._store, self.app.providers.by_name, lookup=self._lookup, tenant=self._tenant)
         supervise.follow(outcomes, self._outcomes.step)
-        watch = self._authority
-        assert watch is not None
         if watch.watches:
             supervise.keep("authority", AUTHORITY_EVERY, watch.step)
         supervise.keep("tend", TEND_EVERY, self._upkeep.tend)

@@ -42,6 +42,7 @@ class Beginning:
         digest: Digest of the request's canonical bytes.
         timeout: The call's own limit.
         watched: What an execution control in shadow said about it; written with the intent.
+        seen: How far its process has seen the database's counter; on one that is behind nothing is begun.
     """
 
     lease: Lease
@@ -52,6 +53,7 @@ class Beginning:
     resend: bool = False
     tenant: str | None = None
     watched: Judged | None = None
+    seen: int | None = None
 
     def decide(self, job: Job, now: datetime, approval: Approval | None = None) -> Change:
         """See `rules.dispatch.begin`; a refused admission is written before it is raised."""
@@ -113,7 +115,8 @@ def begin_effect(asked: Beginning, *, command: Command = FRESH) -> Script[Begun 
 
 
 def _begin(asks: Sequence[Beginning], command: Command) -> Script[list[Begun | TenureError | None]]:
-    found = yield from lock(one.lease.job_id for one in asks)
+    seen = max((one.seen for one in asks if one.seen is not None), default=None)
+    found = yield from lock((one.lease.job_id for one in asks), seen=seen)
     done = yield from done_before(command, found)
     approvals = yield from look(known.job for known in found.values())
     answers: list[Begun | TenureError | None] = []

@@ -15,6 +15,7 @@ from uuid import UUID
 from tenure.errors import Conflict, Unavailable, echo
 from tenure.procedures.messages import STATE, Moves, message_of, waiting_of
 from tenure.procedures.records import identity, instant, maybe_micros, span
+from tenure.procedures.rows import counter_read, is_behind
 from tenure.rules.authority import Authority
 from tenure.rules.message import Message
 from tenure.rules.outbox import Answer, Candidate, MessageState, NewMessage, Waiting, choose, settle
@@ -196,7 +197,13 @@ class MessageClaim:
 
 @procedure
 def claim_messages(
-    relay_id: str, destination: str, limit: int, lease: timedelta, *, command: Command = FRESH
+    relay_id: str,
+    destination: str,
+    limit: int,
+    lease: timedelta,
+    *,
+    seen: int | None = None,
+    command: Command = FRESH,
 ) -> Script[MessageClaim]:
     """
     Take due messages of one destination for a delivery, oldest first.
@@ -208,6 +215,8 @@ def claim_messages(
     that commits first is seen, and one that comes later waits for it. How a delivery ended is written whatever became
     of the authority since, because a fact that is forgotten is delivered once more.
 
+    Args:
+        seen: How far this process has seen the database's counter; of one that is behind nothing is taken.
     Locks: the due rows looked at, then their tenants' authority (shared), skipping locked ones; the order rows that
         others are put behind, shared.
     Writes: message_due, message_lease, message_resting.
@@ -220,8 +229,11 @@ def claim_messages(
                 _outgoing(one.waiting, row[STATE:]) for one, row in zip(_front(rows), rows, strict=True) if one.admitted
             ]
             return MessageClaim(ours, more=True)
-    rows = yield Statement("message_front", {"destination": destination, "limit": limit})
-    if not rows:
+    rows, *counter = yield [
+        Statement("message_front", {"destination": destination, "limit": limit}),
+        *counter_read(seen),
+    ]
+    if not rows or is_behind(seen, counter):
         return MessageClaim([], more=False)
     front = _front(rows)
     choice = choose(front)

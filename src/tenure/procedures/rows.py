@@ -10,6 +10,7 @@ their job's place and need no lock of their own; approvals come last (procedures
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -32,7 +33,7 @@ from tenure.procedures.records import (
 from tenure.rules.job import PAUSED, Change, Job
 from tenure.rules.payload import encode, encode_result
 from tenure.rules.status import LIVE, TERMINAL, Status
-from tenure.yields import Command, Each, Last, Row, Script
+from tenure.yields import Command, Each, Last, Row, Rows, Script, Statement
 
 # A hot job moves between ready and lease in short transactions; more misses than this mean something else is wrong.
 LOOKS_MAX = 20
@@ -43,13 +44,14 @@ ROW_BUSY = "ROW_BUSY"
 # --- lock -------------------------------------------------------------------------------------------------------------
 
 
-def lock(ids: Iterable[UUID], *, terminal: bool = False) -> Script[dict[UUID, Placed]]:
+def lock(ids: Iterable[UUID], *, terminal: bool = False, seen: int | None = None) -> Script[dict[UUID, Placed]]:
     """
     Lock the places of these jobs, wherever they are, and give their records with the store's clock.
 
     Args:
         terminal: The command may move a job out of a terminal place: lock the body row first, so that two of them queue
             up behind each other instead of missing the row that the other has just moved.
+        seen: How far this process has seen the counter; see `is_behind`. On a database that is behind, all is frozen.
     Locks: the tenants' authority (shared), the body where `terminal`, the places: table by table, in each in order of
     id. A row that moved between reading and locking is looked for again; two batches whose rows move may then wait for
     each other, which PostgreSQL ends and the store runs again.
@@ -62,14 +64,18 @@ def lock(ids: Iterable[UUID], *, terminal: bool = False) -> Script[dict[UUID, Pl
         rows = [(job_id,) for job_id in missing]
         # A batch never waits for a body row while it holds places: only a lone command falls back to it.
         body = Each("body_lock", rows if terminal or (look >= LOOKS_BEFORE_BODY and not found) else [])
-        _, _, places, effects, escalations = yield [
+        _, _, places, effects, escalations, *counter = yield [
             Each("authority_lock", rows),
             body,
             Each("place_lock", rows),
             Each("effect_read", rows),
             Each("escalation_read", rows),
+            *counter_read(seen),
         ]
-        found |= assemble(places, effects, escalations)
+        locked = assemble(places, effects, escalations)
+        if is_behind(seen, counter):
+            locked = {job_id: replace(known, job=_frozen(known.job)) for job_id, known in locked.items()}
+        found |= locked
         missing = [job_id for job_id in missing if job_id not in found]
         if missing and look == 0:
             known = yield Each("place_read", [(job_id,) for job_id in missing])
@@ -78,6 +84,27 @@ def lock(ids: Iterable[UUID], *, terminal: bool = False) -> Script[dict[UUID, Pl
     if missing:
         raise Unavailable(f"job {missing[0]} moves faster than it can be locked; try again", code=ROW_BUSY)
     return found
+
+
+def counter_read(seen: int | None) -> list[Statement]:
+    """Give what reads the database's counter, for `is_behind`; nothing where it was never seen."""
+    return [] if seen is None else [Statement("meta_read", {"key": "incarnation"})]
+
+
+def is_behind(seen: int | None, counter: Sequence[Rows]) -> bool:
+    """
+    Say whether the counter is behind what this very process has seen: a copy was put in the database's place.
+
+    A look at the ledger comes to the same within a second. Nothing goes out in that second.
+    """
+    if seen is None:
+        return False
+    (rows,) = counter
+    return not rows or int(rows[0][0]) < seen
+
+
+def _frozen(job: Job) -> Job:
+    return replace(job, authority=replace(job.authority, database_frozen=True))
 
 
 def lock_free(ids: Iterable[UUID]) -> Script[dict[UUID, Placed]]:

@@ -64,6 +64,10 @@ SELECT epoch, count(*) FROM (
 -- locks nothing; what the database says of itself
 SELECT key, value FROM tenure.meta;
 
+-- name: meta_read(key) once
+-- locks nothing; one thing that the database says of itself
+SELECT value FROM tenure.meta WHERE key = %(key)b;
+
 -- name: meta_lock(key) once
 -- locks the named row, where there is one: raises of the counter wait for each other
 SELECT value FROM tenure.meta WHERE key = %(key)b FOR UPDATE;

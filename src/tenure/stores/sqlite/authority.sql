@@ -56,6 +56,10 @@ SELECT epoch, count(*) FROM (
 -- locks nothing; what the database says of itself
 SELECT key, value FROM tenure_meta;
 
+-- name: meta_read(key) once
+-- locks nothing; one thing that the database says of itself
+SELECT value FROM tenure_meta WHERE key = :key;
+
 -- name: meta_lock(key) once
 -- locks the named row, where there is one: raises of the counter wait for each other
 SELECT value FROM tenure_meta WHERE key = :key;
