@@ -21,7 +21,7 @@ from tenure.flows.drive import run_flow_async
 from tenure.flows.ledger import Ledger
 from tenure.flows.look import Looked, first_look, look
 from tenure.procedures.authority import read_facts
-from tenure.rules.ledger import Freeze
+from tenure.rules.ledger import Freeze, Seen
 from tenure.stores.contract import AsyncStore
 from tenure.yields import Flow, new_id
 
@@ -44,7 +44,7 @@ class AuthorityWatch:
     Attributes:
         frozen: Why the database is frozen, None while it is not.
         trouble: The code of what is wrong with the ledger, None while it answers.
-        seen: How far the database's counter was seen, None before that: a database that is behind it has been replaced.
+        seen: The database as it was when it was last found to be the current one, None before that.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class AuthorityWatch:
         self._since = 0.0
         self.frozen: Freeze | None = None
         self.trouble: str | None = None
-        self.seen: int | None = None
+        self.seen: Seen | None = None
 
     @property
     def watches(self) -> bool:
@@ -133,7 +133,7 @@ class AuthorityWatch:
             return
         self._told(found.frozen)
         if found.frozen is None and found.book is not None:
-            self.seen = found.book.incarnation
+            self.seen = Seen(found.book.incarnation, found.book.identity)
         if self.trouble is not None:
             logger.warning("the authority ledger answers again")
             self.trouble = None

@@ -69,6 +69,20 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """
+    The database as a process has seen it, when it was the current one.
+
+    Attributes:
+        counter: How far its counter was; it never goes back.
+        identity: What tells it from a copy.
+    """
+
+    counter: int
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
 class Book:
     """
     What a ledger says.
