@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import time
@@ -222,6 +223,7 @@ def test_a_destination_that_ignores_its_cancellation_does_not_keep_a_relay_from_
         clean = await relay.stop()
         assert time.monotonic() - began < 10
         assert clean is (where == "nowhere")
+        assert relay.left_behind == (0 if where == "nowhere" else 1)
         out.let_go.set()
 
     play(app, story)
@@ -245,6 +247,28 @@ def test_a_relay_whose_destination_ignores_its_cancellation_is_gone_as_a_process
             assert process.wait(20) == 1
         finally:
             process.kill()
+
+
+def test_a_destination_that_loses_one_cancellation_is_not_left_behind(app: Tenure) -> None:
+    class Loses(Says):
+        async def deliver(self, messages: Sequence[Message]) -> Any:
+            began.set()
+            for _ in range(2):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+            return self.says(messages)
+
+    began = asyncio.Event()
+    add(app, "1")
+
+    async def story() -> None:
+        out = Loses(lambda messages: [Delivered()] * len(messages))
+        async with app.relay(destinations=[out], grace=timedelta(milliseconds=100)) as relay:
+            await began.wait()
+        assert relay.left_behind == 0
+
+    play(app, story)
+    assert states(app) == {"delivering": 1}
 
 
 def test_a_hurried_stop_says_that_a_delivery_was_not_waited_for(app: Tenure) -> None:

@@ -120,8 +120,7 @@ class Delivering:
 
     async def leave(self) -> None:
         """Close it for good, after its calls have ended, or without them where they ignore that they are to."""
-        if self._calls:
-            await asyncio.wait(self._calls, timeout=CANCEL_LIMIT)
+        await _cancel(set(self._calls))
         await self.close()
         if self._calls:
             logger.warning("destination %s ignores its cancellation: %d calls are left behind", self.name, self.left)
@@ -143,8 +142,7 @@ class Delivering:
             await asyncio.wait({task}, timeout=limit)
             late = not task.done()
             if late:
-                task.cancel()
-                await asyncio.wait({task}, timeout=CANCEL_LIMIT)
+                await _cancel({task})
         finally:
             task.cancel()
         if not task.done():
@@ -166,6 +164,15 @@ class Delivering:
 
 class _Silent(TimeoutError):
     """A call did not end within its time."""
+
+
+async def _cancel(calls: set[asyncio.Task[Any]]) -> None:
+    """Cancel, and once more: before Python 3.12 `asyncio.wait_for` loses a cancellation that comes with its result."""
+    for _ in range(2):
+        for one in calls:
+            one.cancel()
+        if calls:
+            _, calls = await asyncio.wait(calls, timeout=CANCEL_LIMIT / 2)
 
 
 async def _awaited(function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
