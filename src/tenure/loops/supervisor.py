@@ -129,7 +129,9 @@ class Pulse:
         """Note what ended the loop."""
         self.ended = True
         self.error = type(error).__name__
-        logger.warning("loop %s has ended: %s; start this process again", self.name, self.error)
+        if not isinstance(error, asyncio.CancelledError):
+            # Whoever cancels tasks that are not theirs cancels all of them: the whole program ends.
+            logger.warning("loop %s has ended: %s; start this process again", self.name, self.error)
 
 
 @dataclass(frozen=True, slots=True)
