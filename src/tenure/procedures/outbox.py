@@ -173,7 +173,7 @@ class Outgoing:
     A message on its way, and the lease under which it is delivered.
 
     Attributes:
-        position: Names its place; with the generation it is what a finish presents.
+        position: Names its place; with the message and the generation it is what a finish presents.
     """
 
     message: Message
@@ -321,7 +321,7 @@ def finish_messages(
     moves = Moves(max((row[-1] for row in rows), default=0))
     for one, answer in answers:
         row = held.get(one.position)
-        if row is None or not _current(row, relay_id, one.generation):
+        if row is None or not _current(row, relay_id, one):
             stale.append(one.message.id)
             continue
         waiting = waiting_of(row)
@@ -334,8 +334,14 @@ def finish_messages(
     return Finished(states, () if command.again else tuple(stale))
 
 
-def _current(row: Row, relay_id: str, generation: int) -> bool:
-    """Ask whether a lease is still this relay's: the same fence as that of a job."""
+def _current(row: Row, relay_id: str, one: Outgoing) -> bool:
+    """
+    Ask whether a lease is still this relay's: the same fence as that of a job.
+
+    A position alone does not name a message: SQLite gives that of a pruned one again.
+    """
     holder, expires_at, frozen, now = row[STATE : STATE + 4]
-    same: bool = holder == relay_id and row[6] == generation
+    waiting = waiting_of(row)
+    message = (waiting.tenant, waiting.message_id) == (one.message.tenant, one.message.id)
+    same: bool = message and holder == relay_id and waiting.generation == one.generation
     return same and now < expires_at and not frozen
