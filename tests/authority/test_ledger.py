@@ -217,6 +217,51 @@ def test_a_server_that_does_not_answer_is_unavailable_and_its_password_unsaid() 
     assert "hunter2" not in ledger.where
 
 
+class Broken(KernelStorage):
+    """A share whose files can be opened and not read."""
+
+    broken = False
+
+    def read(self, handle: int, offset: int, size: int) -> bytes:
+        if self.broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read(handle, offset, size)
+
+
+def test_what_the_disk_answers_a_reader_is_an_error_of_ours(tmp_path: Path) -> None:
+    storage = Broken()
+    path = tmp_path / "ledger"
+    ledger = LogLedger(FileLog(path, storage))
+    ledger.begin(BOOK)
+    storage.broken = True
+    for ask in (ledger.read, lambda: ledger.write(ticked(1, 1))):
+        with pytest.raises(Unavailable) as raised:
+            ask()
+        assert raised.value.code == "JOURNAL_IO"
+    storage.broken = False
+    # The control: the same readers go on when it answers.
+    assert ledger.read() == BOOK
+    assert ledger.write(ticked(1, 1)).incarnation == 1
+    path.unlink()
+    path.mkdir()
+    for ask in (ledger.read, lambda: ledger.write(ticked(2, 2))):
+        with pytest.raises(Invalid) as refused:
+            ask()
+        assert refused.value.code == "LEDGER_NOT_A_FILE"
+    path.rmdir()
+    assert ledger.read() is None, "what is gone is another thing"
+
+
+def test_a_folder_is_no_ledger(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    (tmp_path / "jobs.db.ledger").mkdir()
+    for place in (str(tmp_path), None):
+        with pytest.raises(Invalid) as raised:
+            open_store(url, authority_ledger=place)
+        assert raised.value.code == "LEDGER_NOT_A_FILE"
+    open_store(url, authority_ledger=tmp_path / "ledger").close()
+
+
 def test_places() -> None:
     beside = open_ledger("sqlite:////srv/jobs.db", None)
     assert beside is not None

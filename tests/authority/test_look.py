@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from tenure.errors import Unavailable
 from tenure.flows.authority import recover_database
 from tenure.flows.drive import run_flow
-from tenure.loops.authority import AuthorityWatch
+from tenure.loops.authority import LEDGER_GRACE, AuthorityWatch
 from tenure.opening import open_async_store, open_store
 from tenure.procedures.authority import read_facts
 from tenure.procedures.tenants import show_tenant
@@ -113,6 +114,42 @@ def test_a_leader_whose_ledger_takes_nothing_is_followed(place: Place, monkeypat
         assert leader.trouble is None, "it can compare, and need not write"
 
     watched(place.crew, 2, story)
+
+
+@pytest.mark.parametrize("answer", ["an error of the system's", "none"])
+def test_a_ledger_that_gives_no_answer_stops_claims_whatever_it_does_instead(
+    place: Place, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """A share may hang, and a library may raise what nobody knows: only an answer lets claims go on."""
+    woken: list[bool] = []
+
+    async def story(watches: list[AuthorityWatch], stores: list[AsyncStore]) -> None:
+        (watch,) = watches
+        await watch.step()
+        watch._wake = lambda: woken.append(True)
+        assert watch._ledger is not None
+
+        async def failing(*_: Any) -> Any:
+            if answer == "none":
+                await asyncio.Event().wait()
+            raise OSError(errno.ESTALE, "stale")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(watch._ledger, "read", failing)
+            patch.setattr(watch._ledger, "write", failing)
+            with pytest.raises((OSError, TimeoutError)):
+                await asyncio.wait_for(watch.step(), 0.2)
+            assert not watch.holds, "the control: for a while claims go on"
+            watch._answered -= LEDGER_GRACE.total_seconds()
+            assert watch.holds
+            assert "nothing is claimed" in " ".join(watch.problems)
+            assert woken == []
+        await watch.step()
+        assert not watch.holds
+        assert watch.problems == ()
+        assert woken == [True]
+
+    watched(place.crew, 1, story)
 
 
 def test_what_is_forbidden_while_a_recovery_begins_is_in_the_database_after_it(place: Place) -> None:

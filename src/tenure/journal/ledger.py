@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tenure.errors import NotFound, Refused, TenureError, Unavailable
+from tenure.errors import Invalid, NotFound, Refused, TenureError, Unavailable
 from tenure.journal import frame
 from tenure.journal.held import HeldFile
-from tenure.journal.storage import KERNEL, Storage, lost, typed
+from tenure.journal.storage import KERNEL, Facts, Storage, lost, typed
 from tenure.rules.ledger import Book, Entry, applied
 
 # A tick is about 70 bytes: a compaction every few minutes, and never more than this to read for a newcomer.
@@ -187,30 +187,33 @@ class FileLog:
 
     def load(self, after: Any) -> tuple[Any, list[bytes]]:
         """Read without the lock; what looks damaged is looked at again under it, behind an append in progress."""
-        try:
-            return self._load(self._open_to_read, after)
-        except Refused:
-            if not self.path.exists():
-                return None, []
-            file = self._take(create=False)
+        # Whatever a disk or a share answers has to be an error of ours: a watch counts those, and stops for them.
+        with typed(self.path, "cannot read the authority ledger"):
             try:
-                return self._load(lambda: (file.read, file.facts().size, _inode(file.handle), lambda: None), after)
-            finally:
-                file.close()
-        except NotFound:
-            return None, []
+                return self._load(self._open_to_read, after)
+            except Refused:
+                if not self.path.exists():
+                    return None, []
+                file = self._take(create=False)
+                try:
+                    return self._load(lambda: (file.read, file.facts().size, _inode(file.handle), lambda: None), after)
+                finally:
+                    file.close()
+            except NotFound:
+                return None, []
 
     def _open_to_read(self) -> Any:
         with typed(self.path, "cannot read the authority ledger"):
             handle = self._storage.open(self.path, "read")
         try:
-            size = self._storage.facts(handle).size
+            facts = self._storage.facts(handle)
+            _check_regular(facts, self.where)
         except BaseException:
             self._storage.close(handle)
             raise
         return (
             lambda offset, size: self._storage.read(handle, offset, size),
-            size,
+            facts.size,
             _inode(handle),
             lambda: self._storage.close(handle),
         )
@@ -232,8 +235,12 @@ class FileLog:
 
     def append(self, bodies: Sequence[bytes], after: Any) -> Any:
         """Take the lock, look whether the end is where the author thinks it is, append, sync."""
-        if self._doubted and after is not None:
-            return self._rewrite(bodies, after)
+        with typed(self.path, "cannot append to the authority ledger"):
+            if self._doubted and after is not None:
+                return self._rewrite(bodies, after)
+            return self._append(bodies, after)
+
+    def _append(self, bodies: Sequence[bytes], after: Any) -> Any:
         file = self._take(create=True)
         try:
             if not self._is_end(file, after):
@@ -257,7 +264,8 @@ class FileLog:
 
     def replace(self, body: bytes, after: Any) -> Any:
         """Write another file and put it in this one's place, while the lock of this one is held."""
-        return self._put([body], after, keep=False)
+        with typed(self.path, "cannot write anew the authority ledger"):
+            return self._put([body], after, keep=False)
 
     def full(self, position: Any, size: int = 0) -> bool:
         """See `Log.full`; what is mostly one large record is not written anew for a few small ones behind it."""
@@ -310,6 +318,20 @@ class FileLog:
                 if busy.code != "JOURNAL_LOCKED" or time.monotonic() > until:
                     raise
             time.sleep(_PAUSE)  # another process appends, which takes one sync
+
+
+def _check_regular(facts: Facts, where: str) -> None:
+    if not facts.regular:
+        raise not_a_file(where)
+
+
+def not_a_file(where: str) -> Invalid:
+    """Make the error for a ledger's path with something else than a file under it."""
+    return Invalid(
+        f"the authority ledger {where} is a folder or another thing that is no file; name the file that is to be the "
+        f"ledger, or put back the file that was there",
+        code="LEDGER_NOT_A_FILE",
+    )
 
 
 def damaged(where: str, reason: str) -> Refused:
