@@ -14,13 +14,14 @@ from tenure.flows.authority import recover_database
 from tenure.flows.drive import run_flow
 from tenure.loops.authority import LEDGER_GRACE, AuthorityWatch
 from tenure.opening import open_async_store, open_store
-from tenure.procedures.authority import read_facts
+from tenure.procedures.authority import Recovered, compare, read_facts
 from tenure.procedures.tenants import show_tenant
-from tenure.rules.ledger import FROZEN, Book, Cause, restricted
+from tenure.rules.ledger import FROZEN, Book, Cause, restricted, ticked
 from tenure.stores.contract import AsyncStore
 from tests.authority.conftest import Place
-from tests.authority.crew import Crew
+from tests.authority.crew import Crew, frozen, runs_on
 from tests.authority.lives import at_once
+from tests.loops.stage import until
 
 Story = Callable[[list[AuthorityWatch], list[AsyncStore]], Awaitable[None]]
 
@@ -160,6 +161,9 @@ def test_what_is_forbidden_while_a_recovery_begins_is_in_the_database_after_it(p
         pass
     with open_store(crew.url, authority_ledger=crew.ledger) as store:
         ledger = store.ledger
+        book = ledger.read()
+        ledger.write(ticked(book.incarnation + 1, book.ticked_at + 1))
+        assert store.run(compare(ledger.read(), store.file_identity())) is not None
         seen: list[str] = []
 
         def commit(procedure: Any) -> Any:
@@ -178,3 +182,41 @@ def test_what_is_forbidden_while_a_recovery_begins_is_in_the_database_after_it(p
     with crew.working() as running:
         # The control: it is recovered all the same.
         assert running.worker.health().ok
+
+
+def test_of_two_people_who_recover_the_second_changes_nothing(place: Place) -> None:
+    """Work that was created after the first of them is new work, and no part of any copy."""
+    crew = place.crew
+    crew.create("a")
+    with crew.working() as running:
+        runs_on(crew, running, "b")
+    place.keep()
+    with crew.working() as running:
+        runs_on(crew, running, "c")
+    place.put_back()
+    crew.create("old")
+    with crew.working() as running:
+        assert frozen(running)
+    first: list[Recovered] = []
+    with open_store(crew.url, authority_ledger=crew.ledger) as store:
+
+        def slow(procedure: Any) -> Any:
+            if procedure.name == "recover_database" and not first:
+                first.append(crew.recover())
+                crew.create("new")
+            return store.run(procedure)
+
+        def new_book(identity: str) -> Book:
+            return Book(store="anew", identity=identity)
+
+        second = run_flow(recover_database(store.ledger, store.file_identity(), "op:2", "r", new_book), slow)
+        assert [one.changed for one in (*first, second, crew.recover())] == [True, False, False]
+        assert second.epochs == first[0].epochs == {"studio": store.run(show_tenant("studio")).epoch}
+    app = crew.app()
+    by_key = {one.idempotency_key: one for one in app.service.list_jobs()}
+    app.close()
+    assert (by_key["old"].phase, by_key["old"].suspect) == ("HELD", True)
+    assert (by_key["new"].phase, by_key["new"].suspect) == ("READY", False)
+    with crew.working() as running:
+        until(lambda: "new" in crew.sent, "the new job to run")
+        assert "old" not in crew.sent
