@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from tenure import stores
 from tenure.errors import Invalid, TenureError
-from tenure.journal.ledger import COMPACT_ENTRIES, FileLog, LogLedger, not_a_file
+from tenure.journal.ledger import COMPACT_ENTRIES, FileLog, LogLedger, not_a_file, not_outside
 from tenure.procedures.authority import compare, read_facts
 from tenure.rules.creation import check_text
 from tenure.rules.ledger import Book, Facts, judge
@@ -127,15 +127,24 @@ def open_ledger(url: str, authority_ledger: str | PathLike[str] | None) -> LogLe
     where = os.fspath(authority_ledger)
     if not where:
         raise Invalid("authority_ledger is a path or the URL of another database", code="BAD_ARGUMENT")
+    if _named(where) in _names(url):
+        raise not_outside()
     if "://" not in where:
         return _in_file(os.path.realpath(where))
-    if stores.redacted(unquote(where)) == stores.redacted(unquote(url)):
-        raise Invalid(
-            "the authority ledger is in the very database it is to watch, and would be restored together with it; name "
-            "a file or another database",
-            code="LEDGER_NOT_OUTSIDE",
-        )
     return LogLedger(stores.open_log(where, COMPACT_ENTRIES))
+
+
+def _names(url: str) -> set[str]:
+    """Give all that would be restored together with a database: a SQLite file has its log beside it."""
+    named = _named(url)
+    return {named + ending for ending in ("", "-wal", "-shm", "-journal")}
+
+
+def _named(where: str) -> str:
+    """Give a path without links and detours; a server says itself who it is, when a worker starts."""
+    if "\0" not in where and (where.startswith(_FILE) or "://" not in where):
+        return os.path.realpath(where.removeprefix(_FILE))
+    return stores.redacted(unquote(where))
 
 
 def _in_file(path: str) -> LogLedger:

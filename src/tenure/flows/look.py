@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tenure.errors import TenureError
-from tenure.flows.ledger import Ledger, begin_ledger, read_ledger, write_ledger
+from tenure.flows.ledger import Ledger, begin_ledger, check_outside, read_ledger, write_ledger
 from tenure.procedures import approvals, authority, tenants
 from tenure.procedures.authority import Ticked
 from tenure.rules.approval import Approval, restriction
@@ -44,9 +44,11 @@ def first_look(ledger: Ledger, file: str | None, store: str) -> FlowScript[Looke
     Args:
         store: The id of the store whose ledger begins, if it has to.
     Raises:
+        Invalid: LEDGER_NOT_OUTSIDE.
         Unavailable, Refused: The ledger cannot be read: nobody knows whether this database is the current one.
     """
     facts = yield from transact(authority.read_facts(None, file))
+    yield from check_outside(ledger, facts.identity)
     book = yield from read_ledger(ledger)
     if book is None and facts.store is None:
         known = yield from transact(tenants.list_tenants())

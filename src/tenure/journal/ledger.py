@@ -67,6 +67,10 @@ class Log(Protocol):
         """Say whether it is time to put one record, of so many bytes, in place of all."""
         ...
 
+    def home(self) -> str | None:
+        """Give what tells a server's database from all others, None for what is no server's."""
+        ...
+
     def close(self) -> None:
         """Let go of what it holds open."""
         ...
@@ -109,6 +113,15 @@ class LogLedger:
                     self._compact(self._book)
                     return self._book
         raise _busy(self.where)
+
+    def check_outside(self, identity: str) -> None:
+        """See `flows.ledger.Ledger.check_outside`."""
+        with self._lock:
+            home = self._log.home()
+        # The timeline in the middle is the same database's after a promotion, too.
+        parts = identity.split(":")
+        if home is not None and parts[0].endswith("postgresql") and home == f"{parts[1]}:{parts[-1]}":
+            raise not_outside()
 
     def close(self) -> None:
         """See `flows.ledger.Ledger.close`."""
@@ -271,6 +284,10 @@ class FileLog:
         """See `Log.full`; what is mostly one large record is not written anew for a few small ones behind it."""
         return position is not None and position[1] > COMPACT_BYTES + 2 * size
 
+    def home(self) -> str | None:
+        """A file has none."""
+        return None
+
     def close(self) -> None:
         """Nothing is held open."""
 
@@ -318,6 +335,15 @@ class FileLog:
                 if busy.code != "JOURNAL_LOCKED" or time.monotonic() > until:
                     raise
             time.sleep(_PAUSE)  # another process appends, which takes one sync
+
+
+def not_outside() -> Invalid:
+    """Make the error for a ledger in the database that it is about."""
+    return Invalid(
+        "the authority ledger is in the very database it is to watch, and would be restored together with it; name "
+        "a file or another database",
+        code="LEDGER_NOT_OUTSIDE",
+    )
 
 
 def _check_regular(facts: Facts, where: str) -> None:

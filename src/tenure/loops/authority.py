@@ -176,4 +176,5 @@ class _Apart:
         self.read: Any = threaded(ledger.read)
         self.begin: Any = threaded(ledger.begin)
         self.write: Any = threaded(ledger.write)
+        self.check_outside: Any = threaded(ledger.check_outside)
         self.close: Any = ledger.close
