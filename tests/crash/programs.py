@@ -336,6 +336,11 @@ def keeps_authority(process: Process) -> None:
         run_flow(flow, process.store.run)
         service.readmit_jobs(ORGANIZATION, reason="looked at")
 
+    # And that is behind its ledger.
+    book = ledger.read()
+    assert book is not None
+    ledger.write(ticked(book.incarnation + 1, book.ticked_at + 1))
+    process.store.run(compare(ledger.read(), "here"))
     bring_back()
     known = bound.get_approval("ap-1")
     assert known.state == "revoked"
