@@ -428,6 +428,7 @@ def app(page: Page) -> None:
     page.add("### OwnJobs")
     page.code("app.own_jobs(**options) -> OwnJobs")
     page.call("OwnJobs", OwnJobs)
+    page.call("own_jobs.identity", OwnJobs.identity)
     record(page, Health)
     record(page, LoopHealth)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -12,9 +13,9 @@ from tenure.procedures.authority import recover_database
 from tenure.procedures.outbox_upkeep import announce_relay, tend_messages
 from tenure.procedures.upkeep import recover
 from tenure.rules.ledger import Book
-from tenure.rules.message import Delivered
+from tenure.rules.message import Delivered, job_id_of
 from tenure.rules.message import Refused as Never
-from tests.contract.bench import Bench
+from tests.contract.bench import Bench, micros
 from tests.contract.build import create
 from tests.contract.refusal import refused
 from tests.contract.test_outbox import add, end, line, names, state, take
@@ -148,5 +149,47 @@ def test_what_was_leased_when_a_copy_was_recovered_is_readmitted_by_a_second_cal
     assert (bench.service.get_job(leased.id).phase, state(bench, sent.message.id)) == ("HELD", "held")
     assert [job.id for job in bench.service.readmit_jobs("acme", **WHY)] == [leased.id]
     assert bench.service.readmit_messages("acme", **WHY) == [sent.message.id]
+    # A recovery is about every tenant, and the check after each test allows no change of another one.
+    bench.reset()
+
+
+def _suspects(bench: Bench) -> list[dict[str, Any]]:
+    return [row for row in bench.dump()["suspect"] if row["tenant"] == "acme"]
+
+
+def test_what_a_message_becomes_after_a_recovery_is_suspect(bench: Bench) -> None:
+    """Its job may have been there after the backup, and have sent; a rotation alone puts nothing in doubt."""
+    rotated = add(bench, "rotated").message
+    bench.service.rotate_tenant("acme", **WHY)
+    assert bench.service.readmit_messages("acme", **WHY) == [rotated.id]
+    assert _suspects(bench) == []
+    end(bench, take(bench), Delivered())
+    old = add(bench, "old").message
+    created = micros(bench.now)
+    bench.advance(minutes=5)
+    bench.sql("INSERT INTO $meta (key, value) VALUES ('frozen', 'restored')")
+    bench.run(recover_database(Book(store="s-1", identity="here"), None, "op:1", "restored"))
+    recovered = micros(bench.now)
+    bench.advance(minutes=5)
+    assert bench.service.readmit_messages("acme", **WHY) == [old.id]
+    (row,) = _suspects(bench)
+    assert UUID(str(row["job_id"])) == job_id_of("acme", "mail", old.id)
+    assert (row["since"], row["marked_at"], row["generation"]) == (created, recovered, 0)
+    assert (row["actor"], row["reason"]) == ("op:1", "looked at")
+    end(bench, take(bench), Delivered())
+    # The control: what is added after the recovery has lost nothing, also where its epoch ends before it is delivered.
+    new = add(bench, "new").message
+    bench.sql("UPDATE $authority SET epoch = epoch + 1 WHERE tenant = 'acme'")
+    assert bench.service.readmit_messages("acme", **WHY) == [new.id]
+    assert len(_suspects(bench)) == 1
+    # Restored once more before anybody has taken it: counted from the last recovery.
+    late = add(bench, "late").message
+    for _ in range(2):
+        bench.advance(minutes=5)
+        bench.sql("INSERT INTO $meta (key, value) VALUES ('frozen', 'restored')")
+        bench.run(recover_database(Book(store="s-1", identity="here"), None, "op:1", "restored"))
+        assert late.id in bench.service.readmit_messages("acme", **WHY)
+    marks = {UUID(str(row["job_id"])): row["marked_at"] for row in _suspects(bench)}
+    assert marks[job_id_of("acme", "mail", late.id)] == micros(bench.now)
     # A recovery is about every tenant, and the check after each test allows no change of another one.
     bench.reset()

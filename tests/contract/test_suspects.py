@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -32,6 +32,7 @@ from tests.contract.build import (
     completed_sent,
     create,
     failed,
+    failed_rejected,
     keys_for,
     provider,
     running_effect,
@@ -385,6 +386,112 @@ def test_the_bare_mark_is_written_as_unknown_and_refused(bench: Bench) -> None:
     create(bench.service, key="k-2")
     other = claim(bench.service, start=True).lease
     bench.service.mark_provider_dispatched(other, operation_key="send_quote:18")
+
+
+# --- a new key of a suspect job ---------------------------------------------------------------------------------------
+
+
+def declined(bench: Bench) -> UUID:
+    """A suspect job whose provider has refused its effect after the recovery, and which failed of it."""
+    lease = suspect_job(bench)
+    assert effect(bench, lease, World(Declined("no such address"))).effect.state == "rejected"
+    bench.service.fail_job(lease, code="REFUSED", message="no such address", retryable=False)
+    return lease.job_id
+
+
+def reopened(bench: Bench, job_id: UUID) -> Lease:
+    bench.service.retry_job(job_id, actor="op:1", reopen=["send"])
+    bench.advance(hours=1)
+    return claim(bench.service, start=True).lease
+
+
+def test_an_effect_that_is_reopened_asks_about_its_new_key_too(bench: Bench) -> None:
+    """It may have been reopened after the backup as well, and its second call accepted."""
+    job_id = declined(bench)
+    world = World(Accepted({"id": "second"}))
+    lease = reopened(bench, job_id)
+    done = effect(bench, lease, world)
+    assert (done.effect.state, done.effect.receipt) == ("succeeded", {"id": "second"})
+    assert (world.asked, world.sent) == ([f"{KIND}:{job_id}:send#1"], [])
+
+
+def test_each_further_key_is_asked_about_and_what_was_never_sent_is_sent_once(bench: Bench) -> None:
+    """The allowed control of the test above; and a retry that reopens nothing asks about no key a second time."""
+    job_id = declined(bench)
+    lease = reopened(bench, job_id)
+    assert effect(bench, lease, World(Declined("still none"))).effect.state == "rejected"
+    bench.service.fail_job(lease, code="REFUSED", message="still none", retryable=False)
+    world = World(Absent())
+    lease = reopened(bench, job_id)
+    key = f"{KIND}:{job_id}:send#2"
+    assert effect(bench, lease, world).effect.receipt == RECEIPT
+    assert (world.asked, world.sent) == ([key], [key])
+    bench.service.fail_job(lease, code="LATER", message="of something else", retryable=False)
+    bench.service.retry_job(job_id, actor="op:1")
+    assert effect(bench, claim(bench.service, start=True).lease, world).outcome is None
+    assert (world.asked, world.sent) == ([key], [key])
+
+
+def test_a_reopened_effect_of_a_job_that_is_not_suspect_is_sent_without_asking(bench: Bench) -> None:
+    job_id = failed_rejected(bench).job_id
+    world = World(NoAnswer())
+    assert effect(bench, reopened(bench, job_id), world).effect.state == "succeeded"
+    assert (world.asked, world.sent) == ([], [f"{KIND}:{job_id}:send#1"])
+
+
+@pytest.mark.parametrize("says", [NoAnswer("down"), Absent(), Accepted(RECEIPT)])
+def test_the_receipt_of_a_lost_reopening_speaks_where_it_is_reopened_again(bench: Bench, says: Any) -> None:
+    """It was handed in while only the first key was known, and is kept for the begin of its own."""
+    job = create(bench.service)
+    mark(bench)
+    kept = bench.service.submit_evidence(f"{KIND}:{job.id}:send#1", Accepted(RECEIPT), attempt_id=uuid4())
+    assert kept.escalated_at is None
+    bench.advance(hours=1)
+    lease = claim(bench.service, start=True).lease
+    assert effect(bench, lease, World(Declined("no such address"))).effect.state == "rejected"
+    bench.service.fail_job(lease, code="REFUSED", message="no such address", retryable=False)
+    world = World(says)
+    done = effect(bench, reopened(bench, job.id), world)
+    assert (done.effect.state, done.effect.receipt, world.sent) == ("succeeded", RECEIPT, [])
+    assert bench.service.get_job(job.id).escalated_at is None
+
+
+def test_reconciling_asks_about_the_key_of_a_reopened_effect(bench: Bench) -> None:
+    _known_kind(bench)
+    job_id = create(bench.service, key="n-1").id
+    mark(bench)
+    world = World(lambda key: Accepted({"id": "second"}) if key.endswith("#1") else Declined("no such address"))
+    bench.bound("acme").reconcile_suspects(providers=[_providers(world)])
+    lease = claim(bench.service, start=True).lease
+    with pytest.raises(EffectRejected):
+        effect(bench, lease, world)
+    bench.service.fail_job(lease, code="REFUSED", message="no such address", retryable=False)
+    bench.service.retry_job(job_id, actor="op:1", reopen=["send"])
+    page = bench.bound("acme").reconcile_suspects(providers=[_providers(world)])
+    assert [(one.action, one.operation_key) for one in page.answers] == [("found", f"{KIND}:{job_id}:send#1")]
+    done = effect(bench, claim(bench.service, start=True).lease, world)
+    assert (done.effect.receipt, world.sent) == ({"id": "second"}, [])
+
+
+def test_a_bare_mark_under_another_key_is_refused_too(bench: Bench) -> None:
+    lease = suspect_job(bench)
+    service = bench.service
+
+    def declined_mark(key: str, held: Lease) -> None:
+        with pytest.raises(Uncertain) as refused:
+            service.mark_provider_dispatched(held, operation_key=key)
+        assert refused.value.code == "SUSPECT_NOT_ASKED"
+        service.mark_indeterminate(held, code="E", message="nobody knows")
+        service.reconcile_dispatched(held.job_id, Declined("no"), reason="their page", actor="u:1")
+        service.retry_job(held.job_id, actor="op:1")
+
+    declined_mark(OWN_KEY, lease)
+    again = claim(service, start=True).lease
+    declined_mark("send_quote:18", again)
+    # The control: a person's word that nothing is lost.
+    last = claim(service, start=True).lease
+    service.clear_suspicion(last.job_id, reason="their page shows two", actor="user:7")
+    service.mark_provider_dispatched(last, operation_key="send_quote:19")
 
 
 # --- a person's word --------------------------------------------------------------------------------------------------

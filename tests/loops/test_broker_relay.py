@@ -170,5 +170,5 @@ def test_own_jobs(app: Tenure, url: str) -> None:
 
     play(app, story)
     jobs = app.service.list_jobs(limit=1000)
-    assert {one.idempotency_key for one in jobs} == {f"quote-{nth}" for nth in range(COUNT)}
+    assert {one.idempotency_key for one in jobs} == {f"out:quote-{nth}" for nth in range(COUNT)}
     assert len(jobs) == COUNT

@@ -177,7 +177,7 @@ def test_messages_become_jobs_once(app: Tenure) -> None:
     add(app, "quote-17", destination="jobs", type="quote.accepted", data={"quote": 17}, tenant="north", subject="q/17")
     add(app, "quote-18", destination="jobs", type="quote.accepted", data={"quote": "many"})
     add(app, "quote-19", destination="jobs", type="nobody.knows", data={"quote": 19})
-    app.enqueue("invoice", {"quote": 1}, key="quote-20")
+    app.enqueue("invoice", {"quote": 1}, key="jobs:quote-20")
     add(app, "quote-20", destination="jobs", type="quote.accepted", data={"quote": 20})
     add(app, "quote-21", destination="jobs", type="quote.accepted", data={"quote": 21})
     jobs = app.own_jobs(kinds={"quote.accepted": "invoice"}, actor="relay:1")
@@ -186,13 +186,16 @@ def test_messages_become_jobs_once(app: Tenure) -> None:
         async with app.relay(destinations=[jobs]):
             await until(lambda: set(app.service.outbox_stats().states) <= {"set_aside"})
         messages = [one.message for one in app.service.list_messages(state="delivered")]
+        # Delivered once more they are the same jobs, and the receipt says so.
         answers = await jobs.deliver(messages)
-        assert answers == [Delivered({"created": False})] * len(messages)
+        ids = {str(job.id) for job in app.service.list_jobs() if job.idempotency_key != "jobs:quote-20"}
+        assert all(isinstance(one, Delivered) for one in answers)
+        assert {one.receipt["job_id"] for one in answers} == ids
 
     play(app, story)
     found = {job.idempotency_key: job for job in app.service.list_jobs()}
-    assert set(found) == {"quote-17", "quote-20", "quote-21"}
-    made = found["quote-17"]
+    assert set(found) == {"jobs:quote-17", "jobs:quote-20", "jobs:quote-21"}
+    made = found["jobs:quote-17"]
     assert (made.tenant, made.kind, made.subject) == ("north", "invoice", "q/17")
     identity = tenure.read_execution_identity(made)
     assert identity is not None

@@ -9,7 +9,7 @@ import pytest
 
 import tenure
 from tenure import GovernanceInput
-from tenure.rules.message import Delivered, Refused
+from tenure.rules.message import Delivered, Refused, job_id_of
 from tenure.rules.outcome import Absent, Rejected
 from tests.stores_postgres.guarded import APPROVAL, DUE, MAILER, NEW, READY, SECRET, Place, states
 
@@ -101,6 +101,24 @@ def test_a_delivered_message_stays_so_for_every_role(guarded: Place) -> None:
         decide(other.id, actor="op:1", reason="r")
     assert operator.prune_outbox(older_than=timedelta(0)) >= 2
     assert guarded.ask("admin", "SELECT count(*) FROM tenure.message_done") == [(0,)]
+
+
+def test_a_repairer_readmits_and_marks_what_a_message_becomes(guarded: Place) -> None:
+    with guarded.service("producer").store.transaction() as tx:
+        message = tenure.outbox.add(tx, destination="jobs", type="t", data=SECRET, tenant="restored").message
+    recovered = (
+        "INSERT INTO tenure.authority_event (act_id, tenant, what, epoch, actor, reason, at) "
+        "VALUES (gen_random_uuid(), 'restored', 'recovered', 2, 'x', 'x', 1)"
+    )
+    guarded.refuses("worker", "a repairer's", recovered)
+    guarded.ask("repairer", recovered)
+    guarded.ask("repairer", "UPDATE tenure.authority SET epoch = 2 WHERE tenant = 'restored'")
+    assert guarded.service("repairer").readmit_messages("restored", reason="looked at") == [message.id]
+    marked = guarded.ask("viewer", "SELECT job_id FROM tenure.suspect WHERE tenant = 'restored'")
+    assert marked == [(job_id_of("restored", "jobs", message.id),)]
+    # The relay that makes the job of it cannot take that back.
+    for clear in ("DELETE FROM tenure.suspect", "UPDATE tenure.suspect SET generation = 9"):
+        guarded.refuses("worker", "cleared by a repairer|permission denied", f"{clear} WHERE tenant = 'restored'")
 
 
 def test_suspicion_is_a_repairers_to_clear_until_the_job_is_final(guarded: Place) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 from tenure import outbox
 from tenure.app.joined import AsyncJoined, Epochs, Joined
@@ -25,7 +26,7 @@ from tenure.kinds import HANDLER_TIMEOUT, Handler, Kind, Registry, declare
 from tenure.procedures.enqueue import Created, create
 from tenure.rules.approval import action_digest
 from tenure.rules.control import ControlRequest
-from tenure.rules.creation import NewJob, check_text, new_job
+from tenure.rules.creation import NewJob, check_id, check_text, new_job
 from tenure.rules.envelope import ExecutionInput, GovernanceInput, agree_tenant
 from tenure.rules.job import DEFAULT_OPTIONS
 from tenure.rules.outbox import NewMessage
@@ -257,6 +258,7 @@ class Tenure:
         scheduled_at: datetime | None = None,
         execution: ExecutionInput | None = None,
         governance: GovernanceInput | None = None,
+        job_id: UUID | None = None,
     ) -> NewJob:
         """
         Check everything about a job to be created, without a database; `enqueue` and its like call this first.
@@ -268,11 +270,13 @@ class Tenure:
             actor: Who the work is done for; the app's when left out.
             trace: Made when left out.
             execution: Instead of actor, trace and tenant, with lineage.
+            job_id: Made when left out, which is right for all but a job that must be the same one wherever it is
+                created again, as `OwnJobs.identity` gives it.
         Raises:
             Invalid: UNKNOWN_KIND, PAYLOAD_INVALID, ACTOR_REQUIRED, TENANT_MISMATCH, and what `create_job` refuses.
         """
         kind = self.registry.find(handler)
-        job_id = new_id()
+        job_id = new_id() if job_id is None else check_id("job_id", job_id)
         owner = self.owner_of(tenant)
         if execution is None:
             who = self.actor if actor is None else actor

@@ -1,25 +1,34 @@
 """
 Our own jobs as a destination: a message becomes a job, in this store or in another one.
 
-The job's idempotency key is the message's operation, so a message that is delivered twice makes one job. All of a batch
-is one transaction.
+The job's idempotency key is the message's destination and operation, so a message that is delivered twice makes one
+job. Its id is made of the message too: where a restored copy has the message and the job no more, the job that is
+created again has the operation keys of the lost one. All of a batch is one transaction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
+from uuid import UUID
 
 from tenure import errors
 from tenure.connectors.destination import Destination
 from tenure.errors import Conflict, Invalid, TenureError, Unavailable
 from tenure.procedures.enqueue import Created, create
 from tenure.rules.creation import NewJob, check_text
-from tenure.rules.message import Deferred, Delivered, Delivery, Message, Refused
+from tenure.rules.message import Deferred, Delivered, Delivery, Message, Refused, job_id_of, job_key_of
 
 if TYPE_CHECKING:
     from tenure.app import Tenure
+
+
+class Identity(TypedDict):
+    """What `app.prepare` is given of the message that a job is made of."""
+
+    key: str
+    job_id: UUID
 
 
 class OwnJobs(Destination):
@@ -35,7 +44,9 @@ class OwnJobs(Destination):
         kinds: Which type becomes which kind; a type that is not there is the kind's own name.
         actor: For whom the work is done; the app's actor, or the destination's name, when left out.
         prepare: Makes a job of a message instead, for payloads that are not the message's data: it is given the app and
-            the message, and gives what `app.prepare` gives. The key must stay the message's operation.
+            the message, and gives what `app.prepare` gives. It passes on what `identity` says:
+            `app.prepare(kind, payload, **OwnJobs.identity(message), tenant=message.tenant)`. Without the key a message
+            that comes twice may make two jobs; without the id the job of a restored copy is a new one to its providers.
     """
 
     def __init__(
@@ -62,12 +73,20 @@ class OwnJobs(Destination):
         return app.prepare(
             self._kinds.get(message.type, message.type),
             message.data,
-            key=message.operation,
+            **self.identity(message),
             tenant=message.tenant,
             subject=message.subject,
             actor=self._actor,
             trace=message.id.hex,
         )
+
+    @staticmethod
+    def identity(message: Message) -> Identity:
+        """Give the key and the id of the job that a message becomes: the same ones from every copy of the message."""
+        return {
+            "key": job_key_of(message.destination, message.operation),
+            "job_id": job_id_of(message.tenant, message.destination, message.id),
+        }
 
     async def deliver(self, messages: Sequence[Message]) -> Sequence[Delivery]:
         """Create the jobs of a batch in one transaction; what is refused is refused alone."""

@@ -15,6 +15,7 @@ from tenure.procedures.records import identity, instant
 from tenure.procedures.rows import in_scope, lock, read, save
 from tenure.rules.authority import Act, Tenant, after_act, check_thawed
 from tenure.rules.job import Job
+from tenure.rules.message import job_id_of
 from tenure.rules.readmit import readmit
 from tenure.rules.status import Status
 from tenure.yields import FRESH, Command, Each, Script, Statement, procedure
@@ -212,7 +213,7 @@ def readmit_messages(act: UUID, tenant: str, epoch: int | None, actor: str, reas
     Stamp held messages with the tenant's current epoch, up to 500, oldest first; a relay finds them by itself.
 
     One that is being delivered is left alone: what comes of it is delivered, or held and found by the next call. One
-    that was set aside waits for a person's decision first.
+    that was set aside waits for a person's decision first. After a recovery the jobs that they become are suspect.
 
     Args:
         act: The identity of the act; applied again it gives what it readmitted.
@@ -221,7 +222,7 @@ def readmit_messages(act: UUID, tenant: str, epoch: int | None, actor: str, reas
     Raises:
         Refused: DATABASE_FROZEN. NotFound.
     Locks: the tenant's authority, alone; the messages.
-    Writes: message_due, message_later, message_resting, message_decision, authority_event.
+    Writes: message_due, message_later, message_resting, suspect, message_decision, authority_event.
     """
     rows, known = yield [
         Each("authority_exclusive", [(tenant,)]),
@@ -240,13 +241,18 @@ def readmit_messages(act: UUID, tenant: str, epoch: int | None, actor: str, reas
     if not found:
         return []
     rows_of: dict[str, list[tuple[int, int, int]]] = {"due": [], "later": [], "resting": []}
-    for _, position, generation, place in found:
+    known_of: dict[UUID, tuple[int, str]] = {}
+    for message_id, position, generation, place, older, destination in found:
         rows_of[place].append((position, generation, current))
+        known_of[identity(message_id)] = (older, destination)
     stamped = yield [Each(f"message_{place}_stamp", rows) for place, rows in rows_of.items()]
     # A relay may have moved one between the look and the stamp: what is held then is found by the next call.
     ids = sorted(identity(row[0]) for answered in stamped for row in answered)
     if ids:
+        # Where it becomes a job of ours, that job may have been there after the backup, and have sent.
+        becoming = sorted((job_id_of(tenant, known_of[one][1], one), one, tenant, known_of[one][0]) for one in ids)
         yield [
+            Each("suspect_message", [(*row, actor, reason, act) for row in becoming]),
             Each("message_readmission_insert", [(one, tenant, now, actor, reason, act) for one in ids]),
             Each("authority_event_insert", [(act, tenant, "readmitted", current, actor, reason, now)]),
         ]

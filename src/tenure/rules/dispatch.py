@@ -257,7 +257,9 @@ def mark(job: Job, lease: Lease, key: str, now: datetime, *, approval: Approval 
         begun_at=now,
         deadline_at=held.expires_at,
     )
-    if job.suspicion is None or not job.suspicion.doubts(known):
+    # Another key than the last one's is another call: nothing is known of it.
+    same_key = known if known is not None and known.operation_key == key else None
+    if job.suspicion is None or not job.suspicion.doubts(same_key):
         return admitted(_intended(job, record, now), admission, MARK, now)
     lost = replace(record, state=EffectState.UNKNOWN, reason=LOST, settled_by=SettledBy.RECOVERY)
     told = admitted(_intended(job, lost, now), admission, MARK, now)

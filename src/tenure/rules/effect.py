@@ -74,6 +74,7 @@ class Effect:
         receipt: The provider's evidence, a JSON value.
         reason: Why it failed, was rejected or is unknown.
         attempt_id: The attempt that wrote the latest intent.
+        generation: That attempt's; 0 after a reopening, until the new key is begun.
         created_at: The first intent.
         begun_at: The latest intent.
         deadline_at: When the call of the latest intent had to be over.

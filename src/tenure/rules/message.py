@@ -7,10 +7,13 @@ by. The message id names the row, a delivery id names one arrival; neither is ev
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import sha256
 from uuid import UUID
 
+from tenure.rules.creation import TEXT_MAX
 from tenure.rules.outcome import Json
 
 
@@ -78,3 +81,31 @@ class Refused:
 
 
 Delivery = Delivered | Deferred | Refused
+
+
+# --- the job that a message becomes -----------------------------------------------------------------------------------
+
+# The bits of a message's id that its job's has anew: the version, the variant and the end.
+_ANEW = 0xF << 76 | 0b11 << 62 | 0xFFFF_FFFF
+
+
+def job_key_of(destination: str, operation: str) -> str:
+    """
+    Give the job's idempotency key: an operation is unique within its destination, and two of them may be our own jobs.
+
+    The first colon parts the two, so one in the destination's name is written as `%3A`. What is too long is digested.
+    """
+    key = f"{destination.replace('%', '%25').replace(':', '%3A')}:{operation}"
+    return key if len(key) <= TEXT_MAX else f"message:{sha256(key.encode()).hexdigest()}"
+
+
+def job_id_of(tenant: str, destination: str, message_id: UUID) -> UUID:
+    """
+    Give the job's id: the same one from every copy of the message, so that its operation keys are the same too.
+
+    A UUIDv8 with the time and the counter of the message's id, so that jobs keep the order of their messages; its end
+    tells it from that id, and from those of other tenants and destinations.
+    """
+    whose = json.dumps([tenant, destination, message_id.hex]).encode()
+    end = int.from_bytes(sha256(whose).digest()[:4], "big")
+    return UUID(int=message_id.int & ~_ANEW | 0x8 << 76 | 0b10 << 62 | end)

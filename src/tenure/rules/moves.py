@@ -396,6 +396,8 @@ def _reopen(job: Job, name: str) -> Effect:
         state=EffectState.FAILED_BEFORE_DISPATCH,
         operation_key=operation_key(job.kind, job.id, name, ordinal),
         request_digest="",
+        # Of no attempt: nobody has begun the new key, so on a suspect job nothing is known of it either.
+        generation=0,
         ordinal=ordinal,
         settled_by=SettledBy.OUTCOME,
     )

@@ -42,7 +42,8 @@ class Suspicion:
         """
         Say whether there may be an intent that this copy does not know.
 
-        By the generation, not by the time: a copy may be brought up on a machine whose clock is behind.
+        By the generation, not by the time: a copy may be brought up on a machine whose clock is behind. An effect that
+        was reopened has the generation 0 until its new key is begun: that key too may have been sent after the backup.
         """
         return effect is None or effect.generation <= self.generation
 

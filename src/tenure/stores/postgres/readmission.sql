@@ -3,14 +3,14 @@
 -- name: message_stale(tenant, epoch, current, limit) once
 -- locks nothing; undelivered messages of a tenant under an older epoch than the current one, or under the one given,
 -- oldest first; those that are being delivered, or were set aside for a person, left out
-SELECT message_id, position, generation, place FROM (
-    SELECT message_id, position, generation, epoch, 'due' AS place FROM tenure.message_due
+SELECT message_id, position, generation, place, epoch, destination FROM (
+    SELECT message_id, position, generation, epoch, destination, 'due' AS place FROM tenure.message_due
     WHERE tenant = %(tenant)b::text AND epoch < %(current)b::bigint
     UNION ALL
-    SELECT message_id, position, generation, epoch, 'later' FROM tenure.message_later
+    SELECT message_id, position, generation, epoch, destination, 'later' FROM tenure.message_later
     WHERE tenant = %(tenant)b::text AND epoch < %(current)b::bigint
     UNION ALL
-    SELECT message_id, position, generation, epoch, 'resting' FROM tenure.message_resting
+    SELECT message_id, position, generation, epoch, destination, 'resting' FROM tenure.message_resting
     WHERE tenant = %(tenant)b::text AND epoch < %(current)b::bigint AND (state IN ('held', 'blocked') OR error_code = 'UNKNOWN_DESTINATION')
 ) stale WHERE %(epoch)b::bigint IS NULL OR epoch = %(epoch)b::bigint
 ORDER BY position LIMIT %(limit)b::bigint;

@@ -41,6 +41,21 @@ WHERE (%(tenant)b::text IS NULL OR s.tenant = %(tenant)b)
 GROUP BY s.tenant, p.status
 ORDER BY s.tenant COLLATE "C", p.status COLLATE "C";
 
+-- name: suspect_message(job_id, message_id, tenant, epoch, actor, reason, act_id) each
+-- writes suspect: the job that a message of before a recovery becomes, unless the copy has it; for a readmission, under
+-- the tenant's authority
+INSERT INTO tenure.suspect AS known (job_id, tenant, marked_at, since, generation, actor, reason, recovery_id)
+SELECT given.job_id, m.tenant, r.at, m.created_at, 0, given.actor, given.reason, given.act_id
+FROM unnest(%(job_id)b::uuid[], %(message_id)b::uuid[], %(tenant)b::text[], %(epoch)b::bigint[], %(actor)b::text[], %(reason)b::text[], %(act_id)b::uuid[])
+    AS given (job_id, message_id, tenant, epoch, actor, reason, act_id)
+JOIN tenure.message m ON m.message_id = given.message_id AND m.tenant = given.tenant
+CROSS JOIN LATERAL (
+    SELECT max(at) AS at FROM tenure.authority_event e
+    WHERE e.tenant = given.tenant AND e.what = 'recovered' AND e.epoch > given.epoch
+) r
+WHERE r.at IS NOT NULL AND NOT EXISTS (SELECT FROM tenure.job j WHERE j.job_id = given.job_id)
+ON CONFLICT (job_id, tenant) DO UPDATE SET marked_at = excluded.marked_at;
+
 -- name: suspect_delete(job_id) each
 -- writes suspect
 DELETE FROM tenure.suspect WHERE job_id = ANY(%(job_id)b::uuid[]);

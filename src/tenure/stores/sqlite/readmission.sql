@@ -3,14 +3,14 @@
 -- name: message_stale(tenant, epoch, current, limit) once
 -- locks nothing; undelivered messages of a tenant under an older epoch than the current one, or under the one given,
 -- oldest first; those that are being delivered, or were set aside for a person, left out
-SELECT message_id, position, generation, place FROM (
-    SELECT message_id, position, generation, epoch, 'due' AS place FROM tenure_message_due
+SELECT message_id, position, generation, place, epoch, destination FROM (
+    SELECT message_id, position, generation, epoch, destination, 'due' AS place FROM tenure_message_due
     WHERE tenant = :tenant AND epoch < :current
     UNION ALL
-    SELECT message_id, position, generation, epoch, 'later' FROM tenure_message_later
+    SELECT message_id, position, generation, epoch, destination, 'later' FROM tenure_message_later
     WHERE tenant = :tenant AND epoch < :current
     UNION ALL
-    SELECT message_id, position, generation, epoch, 'resting' FROM tenure_message_resting
+    SELECT message_id, position, generation, epoch, destination, 'resting' FROM tenure_message_resting
     WHERE tenant = :tenant AND epoch < :current AND (state IN ('held', 'blocked') OR error_code = 'UNKNOWN_DESTINATION')
 ) WHERE :epoch IS NULL OR epoch = :epoch
 ORDER BY position LIMIT :limit;

@@ -38,6 +38,18 @@ WHERE (:tenant IS NULL OR s.tenant = :tenant) AND p.status NOT IN (SELECT value 
 GROUP BY s.tenant, p.status
 ORDER BY s.tenant, p.status;
 
+-- name: suspect_message(job_id, message_id, tenant, epoch, actor, reason, act_id) each
+-- writes suspect: the job that a message of before a recovery becomes, unless the copy has it; for a readmission, under
+-- the tenant's authority
+INSERT INTO tenure_suspect (job_id, tenant, marked_at, since, generation, actor, reason, recovery_id)
+SELECT :job_id, m.tenant, r.at, m.created_at, 0, :actor, :reason, :act_id
+FROM tenure_message m
+JOIN (SELECT max(at) AS at FROM tenure_authority_event WHERE tenant = :tenant AND what = 'recovered' AND epoch > :epoch) r
+    ON r.at IS NOT NULL
+WHERE m.message_id = :message_id AND m.tenant = :tenant
+    AND NOT EXISTS (SELECT 1 FROM tenure_job WHERE job_id = :job_id)
+ON CONFLICT (job_id, tenant) DO UPDATE SET marked_at = excluded.marked_at;
+
 -- name: suspect_delete(job_id) each
 -- writes suspect
 DELETE FROM tenure_suspect WHERE job_id = :job_id;
