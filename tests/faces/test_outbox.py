@@ -78,6 +78,7 @@ def test_the_relay_runs_until_it_is_told_to_stop_and_people_decide(folder: Path)
     assert (one["operation"], one["error_code"], "data" in one) == ("op-1", "DELIVERY_REFUSED", False)
     assert "DELIVERY_REFUSED: it is empty" in say("outbox", "list")[1]
     assert "none with more than 1 delivery" in say("outbox")[1]
+    assert "; last answers: DELIVERY_REFUSED" in say("doctor")[1]
     shown = ask("outbox", "replay", one["id"], "--reason", "mended", "--actor", "op:1")
     assert (shown["state"], shown["digest"], shown["data"]) == ("due", one["digest"], {})
     assert [(made["decision"], made["actor"]) for made in shown["decisions"]] == [("replayed", "op:1")]

@@ -63,6 +63,7 @@ def beside(made: Store, tenant: str | None = None) -> dict[str, Any]:
             "oldest_unpublished_age_seconds": None if age is None else age.total_seconds(),
             "set_aside": outbox.states.get("set_aside", 0),
             "held": outbox.states.get("held", 0),
+            "codes": sorted({one.code for one in outbox.counts if one.code is not None}),
         },
         "suspects": sum(sum(by_status.values()) for by_status in service.count_suspects().values()),
         "frozen": None if frozen is None else frozen.cause.value,

@@ -164,7 +164,8 @@ def _beside(made: Store) -> list[dict[str, Any]]:
         waiting = several(other["outbox"]["unpublished"], "message")
         text = f"{waiting} unpublished, {other['outbox']['set_aside']} set aside"
         due = "" if age is None else f", the oldest is due for {age:.0f} s"
-        found.append(_finding("outbox", f"{text}{due}{why}; see `tenure outbox`", ok=not stuck))
+        codes = f"; last answers: {', '.join(other['outbox']['codes'])}" if other["outbox"]["codes"] else ""
+        found.append(_finding("outbox", f"{text}{due}{codes}{why}; see `tenure outbox list`", ok=not stuck))
     if other["suspects"]:
         found.append(
             _finding("suspects", f"{several(other['suspects'], 'job')} of a restored copy; see `tenure suspects list`")
