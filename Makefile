@@ -36,7 +36,7 @@ fix: setup ## format, and repair what the linter can repair
 	$(PY) -m ruff check --fix .
 
 contract: setup ## the one suite that every store passes, blocking and awaiting
-	$(PYTEST) $(ARGS) tests/contract
+	$(PYTEST) -m "not nightly" $(ARGS) tests/contract
 
 simulate: setup ## many workers, virtual time, a faulty provider, one seed
 	$(PYTEST) $(ARGS) tests/simulation
@@ -60,7 +60,7 @@ docs: setup ## write the generated reference pages
 
 nightly: setup ## all tests, the long ones too, with fresh seeds; an hour
 	TENURE_HYPOTHESIS=nightly $(PY) -m pytest -n $(WORKERS) --dist worksteal -p no:cacheprovider \
-	    --randomly-seed=$$(date +%s) -m "nightly or not nightly" --timeout 3600 $(ARGS) $(TESTS)
+	    --randomly-seed=$$(date +%s) -m "nightly or twin or not nightly" --timeout 3600 $(ARGS) $(TESTS)
 
 build: setup ## build the wheel and the source archive into dist/
 	rm -rf dist

@@ -419,11 +419,11 @@ def app(page: Page) -> None:
     page.add("### Worker")
     page.code("app.worker(**options) -> Worker")
     page.call("Worker", Worker)
-    methods(page, Worker, [name for name in public(Worker) if name != "threads_busy"], "worker")
+    methods(page, Worker, [name for name in public(Worker) if name != "left_behind"], "worker")
     page.add("### Relay")
     page.code("app.relay(**options) -> Relay")
     page.call("Relay", Relay)
-    names = [name for name in public(Relay) if name not in {"threads_busy", "worker_id", "round", "pause"}]
+    names = [name for name in public(Relay) if name not in {"left_behind", "worker_id", "round", "pause"}]
     methods(page, Relay, names, "relay")
     page.add("### OwnJobs")
     page.code("app.own_jobs(**options) -> OwnJobs")

@@ -17,6 +17,7 @@ from tenure.procedures.claim_batch import Claimed
 from tenure.rules.control import ControlRequest, Judged
 from tenure.rules.job import Job
 from tenure.rules.lease import Lease, trusted_until
+from tenure.rules.ledger import Seen
 from tenure.rules.outcome import Evidence, Outcome, Terms
 from tenure.stores.contract import AsyncStore, Store
 from tenure.yields import Procedure
@@ -74,7 +75,7 @@ class Runtime:
         commit: Runs a procedure of an awaiting handler; the store does where it is left out.
         apart: Runs a function for an awaiting handler in a thread that no handler can keep busy.
         control: Asked before each effect, where there is one.
-        seen: How far the worker has seen the database's counter, where there is a ledger.
+        seen: The database as the worker has seen it, where there is a ledger.
     """
 
     store: AsyncStore
@@ -85,7 +86,7 @@ class Runtime:
     apart: Callable[[Callable[[], Any]], Awaitable[Any]] = asyncio.to_thread
     commit: Callable[[Procedure[Any]], Awaitable[Any]] | None = None
     control: Controls | None = None
-    seen: Callable[[], int | None] = lambda: None
+    seen: Callable[[], Seen | None] = lambda: None
 
 
 @dataclass(slots=True)

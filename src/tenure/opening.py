@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from tenure import stores
 from tenure.errors import Invalid, TenureError
-from tenure.journal.ledger import COMPACT_ENTRIES, FileLog, LogLedger
+from tenure.journal.ledger import COMPACT_ENTRIES, FileLog, LogLedger, not_a_file, not_outside
 from tenure.procedures.authority import compare, read_facts
 from tenure.rules.creation import check_text
 from tenure.rules.ledger import Book, Facts, judge
@@ -55,8 +55,8 @@ def open_store(
             SQLite file, and none for PostgreSQL and for a database in memory.
 
     Raises:
-        Invalid: BAD_STORE_URL for another scheme, LEDGER_NOT_OUTSIDE; TENANT_REQUIRED, where row security is on and
-            this role sees one tenant only; see the store for its own reasons.
+        Invalid: BAD_STORE_URL for another scheme, LEDGER_NOT_OUTSIDE, LEDGER_NOT_A_FILE; TENANT_REQUIRED, where row
+            security is on and this role sees one tenant only; see the store for its own reasons.
         Unavailable: The database did not answer.
     """
     ledger = open_ledger(url, authority_ledger)
@@ -117,25 +117,40 @@ def open_ledger(url: str, authority_ledger: str | PathLike[str] | None) -> LogLe
     Make the ledger that goes with a store; nothing is opened or made before it is used.
 
     Raises:
-        Invalid: LEDGER_NOT_OUTSIDE, it would be restored together with the database; BAD_STORE_URL.
+        Invalid: LEDGER_NOT_OUTSIDE, it would be restored together with the database; LEDGER_NOT_A_FILE, BAD_STORE_URL.
     """
     if authority_ledger is None:
         path = url.removeprefix(_FILE)
         if path in {url, ":memory:", ""} or "\0" in path:
             return None
-        return LogLedger(FileLog(Path(os.path.realpath(path) + SUFFIX)))
+        return _in_file(os.path.realpath(path) + SUFFIX)
     where = os.fspath(authority_ledger)
     if not where:
         raise Invalid("authority_ledger is a path or the URL of another database", code="BAD_ARGUMENT")
+    if _named(where) in _names(url):
+        raise not_outside()
     if "://" not in where:
-        return LogLedger(FileLog(Path(os.path.realpath(where))))
-    if stores.redacted(unquote(where)) == stores.redacted(unquote(url)):
-        raise Invalid(
-            "the authority ledger is in the very database it is to watch, and would be restored together with it; name "
-            "a file or another database",
-            code="LEDGER_NOT_OUTSIDE",
-        )
+        return _in_file(os.path.realpath(where))
     return LogLedger(stores.open_log(where, COMPACT_ENTRIES))
+
+
+def _names(url: str) -> set[str]:
+    """Give all that would be restored together with a database: a SQLite file has its log beside it."""
+    named = _named(url)
+    return {named + ending for ending in ("", "-wal", "-shm", "-journal")}
+
+
+def _named(where: str) -> str:
+    """Give a path without links and detours; a server says itself who it is, when a worker starts."""
+    if "\0" not in where and (where.startswith(_FILE) or "://" not in where):
+        return os.path.realpath(where.removeprefix(_FILE))
+    return stores.redacted(unquote(where))
+
+
+def _in_file(path: str) -> LogLedger:
+    if os.path.isdir(path):  # noqa: PTH112 - a text
+        raise not_a_file(path)
+    return LogLedger(FileLog(Path(path)))
 
 
 def _suspicious(book: Book | None, facts: Facts) -> bool:

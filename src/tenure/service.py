@@ -111,6 +111,7 @@ class _Apart:
         self.read: Any = _threaded(ledger.read)
         self.begin: Any = _threaded(ledger.begin)
         self.write: Any = _threaded(ledger.write)
+        self.check_outside: Any = _threaded(ledger.check_outside)
         self.close: Any = ledger.close
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tenure import AsyncContext, Context, Tenure
+from tenure.connectors.provider import terms
+from tenure.errors import EpochClosed
 from tenure.loops.authority import AuthorityWatch
 from tenure.loops.relay import Relay
+from tenure.procedures.effect import Beginning, begin_effect
+from tenure.procedures.outbox import claim_messages
+from tenure.rules.digest import digest
 from tenure.testing import FakeProvider
 from tests.authority.conftest import Place
-from tests.authority.crew import Crew
+from tests.authority.crew import KIND, Crew, runs_on
 from tests.authority.test_relay import Post
 from tests.loops.posting import until as until_async
 from tests.loops.stage import Running, make_app, until
@@ -121,3 +128,33 @@ def test_nothing_is_delivered_again_before_the_relay_looks(place: Place, monkeyp
 
     post.relayed(story)
     assert post.seen.got == ["a", "b"]
+
+
+def test_a_connection_to_another_server_begins_nothing_and_takes_nothing(place: Place) -> None:
+    """After a failover behind one address some connections of a pool lead to the promoted server, and some do not."""
+    with Running(place.crew.app()) as running:
+        runs_on(place.crew, running, "a")
+        watch = running.worker._authority
+        assert watch is not None
+        seen = watch.seen
+        assert seen is not None
+    app = place.crew.app()
+    mailer = FakeProvider("mailer")
+    with app.store as store:
+        post = Post(place.crew)
+        post.add("m")
+        app.enqueue(KIND, {"key": "b"}, key="b")
+        claim = app.service.claim_job("by hand", start=True)
+        assert claim is not None
+        asked = Beginning(claim.lease, "mail", digest({}), terms(mailer), timedelta(seconds=5))
+        others = [replace(seen, counter=seen.counter + 1_000)]
+        if store.dialect == "postgresql":
+            others.append(replace(seen, identity=seen.identity + "1"))
+        for other in others:
+            with pytest.raises(EpochClosed, match="frozen"):
+                store.run(begin_effect(replace(asked, seen=other)))
+            assert app.service.list_effects(claim.job.id) == []
+            assert store.run(claim_messages("r", "seen", 10, timedelta(minutes=1), seen=other)).outgoing == []
+        # The control: the database that was seen, and a process that never looked at a ledger.
+        assert len(store.run(claim_messages("r", "seen", 10, timedelta(minutes=1), seen=seen)).outgoing) == 1
+        assert store.run(begin_effect(replace(asked, seen=seen))).send

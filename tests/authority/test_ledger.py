@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import Invalid, NotFound, Refused, Unavailable
+from tenure.flows.drive import run_flow
+from tenure.flows.look import first_look
 from tenure.journal.ledger import COMPACT_BYTES, FileLog, LogLedger
 from tenure.journal.mender import repair
 from tenure.journal.storage import KernelStorage
@@ -31,6 +33,8 @@ from tenure.rules.ledger import (
     ticked,
     withdrawn,
 )
+from tenure.stores import redacted as stores_redacted
+from tests.support.postgres import Databases
 
 STORE = "sqlite:////elsewhere/jobs.db"
 BOOK = Book(store="s-1", identity="here", epochs={"acme": 3}, restrictions={("acme", FROZEN, ""): {}})
@@ -217,6 +221,51 @@ def test_a_server_that_does_not_answer_is_unavailable_and_its_password_unsaid() 
     assert "hunter2" not in ledger.where
 
 
+class Broken(KernelStorage):
+    """A share whose files can be opened and not read."""
+
+    broken = False
+
+    def read(self, handle: int, offset: int, size: int) -> bytes:
+        if self.broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read(handle, offset, size)
+
+
+def test_what_the_disk_answers_a_reader_is_an_error_of_ours(tmp_path: Path) -> None:
+    storage = Broken()
+    path = tmp_path / "ledger"
+    ledger = LogLedger(FileLog(path, storage))
+    ledger.begin(BOOK)
+    storage.broken = True
+    for ask in (ledger.read, lambda: ledger.write(ticked(1, 1))):
+        with pytest.raises(Unavailable) as raised:
+            ask()
+        assert raised.value.code == "JOURNAL_IO"
+    storage.broken = False
+    # The control: the same readers go on when it answers.
+    assert ledger.read() == BOOK
+    assert ledger.write(ticked(1, 1)).incarnation == 1
+    path.unlink()
+    path.mkdir()
+    for ask in (ledger.read, lambda: ledger.write(ticked(2, 2))):
+        with pytest.raises(Invalid) as refused:
+            ask()
+        assert refused.value.code == "LEDGER_NOT_A_FILE"
+    path.rmdir()
+    assert ledger.read() is None, "what is gone is another thing"
+
+
+def test_a_folder_is_no_ledger(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    (tmp_path / "jobs.db.ledger").mkdir()
+    for place in (str(tmp_path), None):
+        with pytest.raises(Invalid) as raised:
+            open_store(url, authority_ledger=place)
+        assert raised.value.code == "LEDGER_NOT_A_FILE"
+    open_store(url, authority_ledger=tmp_path / "ledger").close()
+
+
 def test_places() -> None:
     beside = open_ledger("sqlite:////srv/jobs.db", None)
     assert beside is not None
@@ -226,6 +275,37 @@ def test_places() -> None:
     with pytest.raises(Invalid) as raised:
         open_ledger("postgresql://me:a@host/app", "postgresql://you:b@host/app")
     assert raised.value.code == "LEDGER_NOT_OUTSIDE"
+
+
+def test_a_ledger_in_the_database_itself_is_known_by_any_name(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    url = f"sqlite:///{path}"
+    same = [f"sqlite:///{tmp_path}/././jobs.db", f"sqlite:///{link}", url, str(path), f"{path}-wal"]
+    for place in same:
+        with pytest.raises(Invalid) as raised:
+            open_store(url, authority_ledger=place)
+        assert raised.value.code == "LEDGER_NOT_OUTSIDE", place
+    for place in (f"sqlite:///{tmp_path}/other.db", str(tmp_path / "jobs.db.other")):
+        open_store(url, authority_ledger=place).close()
+
+
+def test_a_server_says_itself_whether_the_ledger_is_in_the_same_database(postgres_databases: Databases) -> None:
+    one, two = postgres_databases.create(), postgres_databases.create()
+    other_name = one.replace("127.0.0.1", "localhost") + "?application_name=x"
+    assert stores_redacted(other_name) != stores_redacted(one)
+
+    def begin(place: str) -> None:
+        with open_store(one, authority_ledger=place) as store:
+            store.migrate()
+            run_flow(first_look(store.ledger, store.file_identity(), "s-1"), store.run)
+
+    with pytest.raises(Invalid) as raised:
+        begin(other_name)
+    assert raised.value.code == "LEDGER_NOT_OUTSIDE"
+    # The control: another database of the same server.
+    begin(two)
 
 
 @pytest.mark.parametrize("kept_in", ["sqlite", "postgresql"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,15 +12,16 @@ import pytest
 from tenure.errors import Unavailable
 from tenure.flows.authority import recover_database
 from tenure.flows.drive import run_flow
-from tenure.loops.authority import AuthorityWatch
+from tenure.loops.authority import LEDGER_GRACE, AuthorityWatch
 from tenure.opening import open_async_store, open_store
-from tenure.procedures.authority import read_facts
+from tenure.procedures.authority import Recovered, compare, read_facts
 from tenure.procedures.tenants import show_tenant
-from tenure.rules.ledger import FROZEN, Book, Cause, restricted
+from tenure.rules.ledger import FROZEN, Book, Cause, restricted, ticked
 from tenure.stores.contract import AsyncStore
 from tests.authority.conftest import Place
-from tests.authority.crew import Crew
+from tests.authority.crew import Crew, frozen, runs_on
 from tests.authority.lives import at_once
+from tests.loops.stage import until
 
 Story = Callable[[list[AuthorityWatch], list[AsyncStore]], Awaitable[None]]
 
@@ -115,6 +117,42 @@ def test_a_leader_whose_ledger_takes_nothing_is_followed(place: Place, monkeypat
     watched(place.crew, 2, story)
 
 
+@pytest.mark.parametrize("answer", ["an error of the system's", "none"])
+def test_a_ledger_that_gives_no_answer_stops_claims_whatever_it_does_instead(
+    place: Place, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """A share may hang, and a library may raise what nobody knows: only an answer lets claims go on."""
+    woken: list[bool] = []
+
+    async def story(watches: list[AuthorityWatch], stores: list[AsyncStore]) -> None:
+        (watch,) = watches
+        await watch.step()
+        watch._wake = lambda: woken.append(True)
+        assert watch._ledger is not None
+
+        async def failing(*_: Any) -> Any:
+            if answer == "none":
+                await asyncio.Event().wait()
+            raise OSError(errno.ESTALE, "stale")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(watch._ledger, "read", failing)
+            patch.setattr(watch._ledger, "write", failing)
+            with pytest.raises((OSError, TimeoutError)):
+                await asyncio.wait_for(watch.step(), 0.2)
+            assert not watch.holds, "the control: for a while claims go on"
+            watch._answered -= LEDGER_GRACE.total_seconds()
+            assert watch.holds
+            assert "nothing is claimed" in " ".join(watch.problems)
+            assert woken == []
+        await watch.step()
+        assert not watch.holds
+        assert watch.problems == ()
+        assert woken == [True]
+
+    watched(place.crew, 1, story)
+
+
 def test_what_is_forbidden_while_a_recovery_begins_is_in_the_database_after_it(place: Place) -> None:
     """Between the first look at the ledger and the word that a recovery is coming somebody freezes a tenant."""
     crew = place.crew
@@ -123,6 +161,9 @@ def test_what_is_forbidden_while_a_recovery_begins_is_in_the_database_after_it(p
         pass
     with open_store(crew.url, authority_ledger=crew.ledger) as store:
         ledger = store.ledger
+        book = ledger.read()
+        ledger.write(ticked(book.incarnation + 1, book.ticked_at + 1))
+        assert store.run(compare(ledger.read(), store.file_identity())) is not None
         seen: list[str] = []
 
         def commit(procedure: Any) -> Any:
@@ -141,3 +182,41 @@ def test_what_is_forbidden_while_a_recovery_begins_is_in_the_database_after_it(p
     with crew.working() as running:
         # The control: it is recovered all the same.
         assert running.worker.health().ok
+
+
+def test_of_two_people_who_recover_the_second_changes_nothing(place: Place) -> None:
+    """Work that was created after the first of them is new work, and no part of any copy."""
+    crew = place.crew
+    crew.create("a")
+    with crew.working() as running:
+        runs_on(crew, running, "b")
+    place.keep()
+    with crew.working() as running:
+        runs_on(crew, running, "c")
+    place.put_back()
+    crew.create("old")
+    with crew.working() as running:
+        assert frozen(running)
+    first: list[Recovered] = []
+    with open_store(crew.url, authority_ledger=crew.ledger) as store:
+
+        def slow(procedure: Any) -> Any:
+            if procedure.name == "recover_database" and not first:
+                first.append(crew.recover())
+                crew.create("new")
+            return store.run(procedure)
+
+        def new_book(identity: str) -> Book:
+            return Book(store="anew", identity=identity)
+
+        second = run_flow(recover_database(store.ledger, store.file_identity(), "op:2", "r", new_book), slow)
+        assert [one.changed for one in (*first, second, crew.recover())] == [True, False, False]
+        assert second.epochs == first[0].epochs == {"studio": store.run(show_tenant("studio")).epoch}
+    app = crew.app()
+    by_key = {one.idempotency_key: one for one in app.service.list_jobs()}
+    app.close()
+    assert (by_key["old"].phase, by_key["old"].suspect) == ("HELD", True)
+    assert (by_key["new"].phase, by_key["new"].suspect) == ("READY", False)
+    with crew.working() as running:
+        until(lambda: "new" in crew.sent, "the new job to run")
+        assert "old" not in crew.sent

@@ -387,7 +387,12 @@ def test_a_ledger_that_cannot_be_read_stops_claims_after_a_while(
         until(lambda: running.worker._supervisor.pulses["claim"].at > before, "the claim loop to go round")
         assert "c" not in crew.sent
         assert "nothing is claimed" in " ".join(running.worker.health().problems)
+        watch._grace = 30.0
+        assert not watch.holds
+        watch._grace = 0.0
         ledger.write_bytes(whole)
+        until(lambda: watch.trouble is None, "the ledger to be back")
+        watch._grace = 30.0
         until(lambda: "c" in crew.sent, "work to go on when the ledger is back")
         until(lambda: running.worker.health().ok, "health")
     assert authority.LEDGER_GRACE.total_seconds() == 30

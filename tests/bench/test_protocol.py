@@ -51,7 +51,8 @@ def test_a_drain_with_two_processes(database: str, fresh: Callable[[str], str]) 
     assert found["rate"] == pytest.approx(JOBS / found["seconds"])
     assert found["peak_mb"] > 10
     if database == "postgresql":
-        assert 300 < found["wal_bytes_per_job"] < 20_000
+        # The server's whole log is measured, and other tests write it too.
+        assert found["wal_bytes_per_job"] > 300
         assert 0 < found["commits_per_job"] < 5
     else:
         assert found["wal_bytes_per_job"] is None

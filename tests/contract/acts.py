@@ -93,6 +93,12 @@ def _book(bench: Bench, procedure: Callable[[Book], Any]) -> Any:
     return bench.run(procedure(Book(store="s-1", identity=facts.identity)))
 
 
+def _frozen(bench: Bench) -> Case:
+    case = CASES["queued"](bench)
+    bench.sql("INSERT INTO $meta (key, value) VALUES ('frozen', 'restored')")
+    return case
+
+
 def _reading(procedure: Callable[[Case], Any], case: str = "completed, sent") -> Story:
     return CASES[case], lambda b, c: b.run(procedure(c))
 
@@ -152,7 +158,7 @@ MORE_WRITES: dict[str, Story] = {
     "compare": (CASES["queued"], lambda b, c: _book(b, lambda book: authority.compare(book, None))),
     "tick": (CASES["queued"], lambda b, c: _book(b, lambda book: authority.tick(book, None, sure=True))),
     "recover_database": (
-        CASES["queued"],
+        _frozen,
         lambda b, c: _book(b, lambda book: authority.recover_database(book, None, "op:1", "restored")),
     ),
     "create_at_once": (

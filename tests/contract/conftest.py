@@ -1,6 +1,10 @@
 """
 Every test here runs four times: on SQLite and on PostgreSQL, with a blocking and with an awaiting store.
 
+`make test` runs two of the four, one on each database, one blocking and one awaiting, by the test's name: the two kinds
+of store are made from the same definitions. The other two are its twins, which `make contract`, `make nightly` and CI
+run too.
+
 The tests of a file that says `THROUGH_THE_FUNCTION = True` run once more, with jobs that the SQL function creates.
 Those of a file that says `THROUGH_THE_POOLER = True` run once more, with a blocking store behind PgBouncer in
 transaction mode. Such files hold what a worker, a producer and a relay ask of a database; the others would take as
@@ -11,7 +15,9 @@ the awaiting stores: what they ask is what SQL does, and an awaiting store sends
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -147,9 +153,11 @@ def _checked(benches: Benches, name: str) -> Iterator[Bench]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the runs of a test that asks for `bench`."""
     if "bench" in metafunc.fixturenames:
-        usual = [*SQLITE, *POSTGRESQL]
-        if getattr(metafunc.module, "BLOCKING_ALONE", False):
-            usual = [name for name in usual if name.endswith("blocking")]
+        usual: list[Any] = [SQLITE[0], POSTGRESQL[0]]
+        if not getattr(metafunc.module, "BLOCKING_ALONE", False):
+            turn = zlib.crc32(metafunc.function.__name__.encode()) % 2
+            twins = (SQLITE[1 - turn], POSTGRESQL[turn])
+            usual = [SQLITE[turn], POSTGRESQL[1 - turn], *(pytest.param(one, marks=pytest.mark.twin) for one in twins)]
         more = FUNCTION if getattr(metafunc.module, "THROUGH_THE_FUNCTION", False) else []
         more = more + (POOLED if getattr(metafunc.module, "THROUGH_THE_POOLER", False) else [])
         metafunc.parametrize("bench", [*usual, *more], indirect=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -244,6 +245,24 @@ def test_a_lease_that_is_over_finishes_nothing(bench: Bench) -> None:
     again = take(bench)
     bench.advance(seconds=59)
     assert end(bench, again, Delivered()).states == {made.id: MessageState.DELIVERED}
+
+
+def test_the_end_of_a_pruned_message_is_not_that_of_another_in_its_position(bench: Bench) -> None:
+    old = add(bench, "old").message
+    slow = take(bench)
+    bench.advance(seconds=60)
+    bench.run(tend_messages())
+    end(bench, take(bench, "other"), Delivered(), "other")
+    bench.advance(days=8)
+    assert bench.service.prune_outbox(older_than=timedelta(days=7)) == 1
+    new = add(bench, "new").message
+    mine = take(bench)
+    # SQLite gives the position again; PostgreSQL does not, and is asked as if it did.
+    again = [replace(slow[0], position=mine[0].position)]
+    assert (again[0].generation, again == slow) == (mine[0].generation, (bench.dialect == "sqlite"))
+    assert end(bench, again, Delivered()).stale == (old.id,)
+    assert state(bench, new.id) == "delivering"
+    assert end(bench, mine, Delivered()).states == {new.id: MessageState.DELIVERED}
 
 
 def test_lost_deliveries_use_the_budget_up(bench: Bench) -> None:

@@ -222,8 +222,10 @@ def test_guesses_that_succeed_do_not_keep_a_worker_from_looking(url: str) -> Non
 
 
 @pytest.mark.parametrize("queues", [None, ["default"], ["default", "late"], ["early", "default"]])
-def test_a_guess_overtakes_nobody(url: str, queues: list[str] | None) -> None:
+def test_a_guess_overtakes_nobody(url: str, queues: list[str] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two jobs of one commit and one slot: the more urgent one is first, as if the worker had looked."""
+    # On a machine that is slow it looks, and goes on from there for a while without another look.
+    monkeypatch.setattr(claims, "CURSOR_LIFETIME", -1.0)
     app, noting = noting_app(url, "quick", "waits")
     with Running(app, poll=timedelta(seconds=60), concurrency=2, queues=queues):
         ended(app, app.enqueue("quick", {}, key="warm").job, "completed")

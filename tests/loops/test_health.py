@@ -308,6 +308,60 @@ def test_a_loop_ends_although_its_step_loses_a_cancellation() -> None:
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("error", [ValueError("CANARY"), BaseExceptionGroup("CANARY", [asyncio.CancelledError()])])
+def test_a_loop_goes_on_after_whatever_its_step_raises(error: BaseException) -> None:
+    async def body() -> None:
+        supervise = Supervisor()
+        times, again = 0, asyncio.Event()
+
+        async def step() -> None:
+            nonlocal times
+            times += 1
+            if times == 1:
+                raise error
+            if times == 3:
+                again.set()
+            await asyncio.sleep(0)
+
+        supervise.follow(supervise.pulse("claim", seconds(1)), step)
+        async with asyncio.timeout(5):
+            await again.wait()
+        assert (supervise.loops()["claim"].ok, supervise.loops()["claim"].error) == (True, None)
+        await supervise.end()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("how", ["cancelled by somebody else", "GeneratorExit", "ended"])
+def test_a_loop_that_has_ended_is_red_at_once(how: str) -> None:
+    """Unless it was the supervisor's own end: that is the control."""
+
+    async def body() -> None:
+        supervise = Supervisor()
+
+        async def step() -> None:
+            if how == "GeneratorExit":
+                raise GeneratorExit
+            await asyncio.sleep(30)
+
+        supervise.follow(supervise.pulse("claim", seconds(100)), step)
+        (task,) = supervise.tasks
+        await asyncio.sleep(0)
+        if how == "ended":
+            await supervise.end()
+        elif how != "GeneratorExit":
+            task.cancel()
+        await asyncio.wait({task})
+        said = supervise.loops()["claim"]
+        expected = {"ended": (True, None), "GeneratorExit": (False, "GeneratorExit")}.get(
+            how, (False, "CancelledError")
+        )
+        assert (said.ok, said.error) == expected
+        assert task.cancelled() or task.exception() is not None
+
+    asyncio.run(body())
+
+
 def test_the_same_trouble_is_told_once_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

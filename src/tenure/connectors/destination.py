@@ -43,7 +43,8 @@ class Destination(ABC):
         Deliver messages, in the order given where the protocol has one.
 
         Returns:
-            One answer for each, in the same order. An exception counts as Deferred for every one of them.
+            One answer for each, in the same order. Whatever is raised counts as Deferred for every one of them, and a
+            wrong answer as Deferred for its own message; only KeyboardInterrupt and SystemExit end more than that.
         """
 
     async def close(self) -> None:

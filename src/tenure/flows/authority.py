@@ -153,15 +153,24 @@ def recover_database(
     database stays frozen until its own commit. A process that dies between that commit and the last write of the ledger
     leaves a database that is ahead of its ledger, which is no reason to freeze.
 
+    A database that is not frozen, or not any more, is left as it is, and so is what the ledger says of it: the next
+    look of a worker tells the ledger what somebody else's recovery could not.
+
     Args:
         new_book: Makes the first entry of a new ledger for an identity, where the old ledger is lost.
     """
     book = yield from read_ledger(ledger)
     facts = yield from transact(authority.read_facts(book, file))
+    if facts.frozen is None:
+        # Nothing is accepted for it: nobody said that this one is wrong, and perhaps it is not the one that was meant.
+        known = yield from transact(tenants.list_tenants())
+        epochs = {one.name: one.epoch for one in known}
+        return Recovered(facts, epochs, 0, 0, facts.incarnation, facts.ticked_at, changed=False)
     if book is None:
         book = yield from begin_ledger(ledger, new_book(facts.identity))
     # What is replayed is what the ledger says by then: somebody may have forbidden something since it was read.
     book = yield from write_ledger(ledger, recovering(facts.identity))
     done = yield from transact(authority.recover_database(book, file, actor, reason))
-    yield from write_ledger(ledger, recovered(done.facts.identity, done.incarnation, done.at, done.epochs))
+    if done.changed:
+        yield from write_ledger(ledger, recovered(done.facts.identity, done.incarnation, done.at, done.epochs))
     return done

@@ -25,6 +25,7 @@ from tenure.rules.control import ControlMode, Judged
 from tenure.rules.dispatch import Begun
 from tenure.rules.effect import Effect, EffectState
 from tenure.rules.lease import Lease
+from tenure.rules.ledger import Seen
 from tenure.rules.outcome import Evidence, NoAnswer, Outcome, Terms
 from tenure.yields import FlowScript, call, flow, transact
 
@@ -55,7 +56,7 @@ def perform(
     ask: Callable[[Begun], Any] | None = None,
     resend: bool = False,
     judged: Judged | None = None,
-    seen: int | None = None,
+    seen: Seen | None = None,
 ) -> FlowScript[Performed]:
     """
     Make one outside call, at most once as far as anybody can know.

@@ -30,6 +30,10 @@ class Ledger(Protocol):
         """Append entries, all or none, durably; give what it says then. Raises Refused where there is no ledger."""
         ...
 
+    def check_outside(self, identity: str) -> None:
+        """Refuse to be kept in the very database of this identity: Invalid, LEDGER_NOT_OUTSIDE."""
+        ...
+
     def close(self) -> None:
         """Let go of what it holds open; it is opened again when used, because several stores share it."""
         ...
@@ -51,3 +55,8 @@ def write_ledger(ledger: Ledger, *entries: Entry) -> FlowScript[Book]:
     """See `Ledger.write`."""
     book: Book = yield from call("ledger_write", ledger.write, *entries)
     return book
+
+
+def check_outside(ledger: Ledger, identity: str) -> FlowScript[None]:
+    """See `Ledger.check_outside`."""
+    yield from call("ledger_outside", ledger.check_outside, identity)

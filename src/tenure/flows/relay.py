@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from tenure.procedures.outbox import Finished, Outgoing, claim_messages, finish_messages
+from tenure.rules.ledger import Seen
 from tenure.rules.outbox import Answer
 from tenure.yields import FlowScript, call, flow, transact
 
@@ -42,7 +43,7 @@ def relay_round(
     backoff: timedelta,
     deliver: Callable[[Sequence[Outgoing]], Any],
     *,
-    seen: int | None = None,
+    seen: Seen | None = None,
 ) -> FlowScript[Round]:
     """
     Take what is due at one destination, deliver it, and write how that ended.

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tenure.errors import NotFound, Refused, TenureError, Unavailable
+from tenure.errors import Invalid, NotFound, Refused, TenureError, Unavailable
 from tenure.journal import frame
 from tenure.journal.held import HeldFile
-from tenure.journal.storage import KERNEL, Storage, lost, typed
+from tenure.journal.storage import KERNEL, Facts, Storage, lost, typed
 from tenure.rules.ledger import Book, Entry, applied
 
 # A tick is about 70 bytes: a compaction every few minutes, and never more than this to read for a newcomer.
@@ -65,6 +65,10 @@ class Log(Protocol):
 
     def full(self, position: Any, size: int = 0) -> bool:
         """Say whether it is time to put one record, of so many bytes, in place of all."""
+        ...
+
+    def home(self) -> str | None:
+        """Give what tells a server's database from all others, None for what is no server's."""
         ...
 
     def close(self) -> None:
@@ -109,6 +113,15 @@ class LogLedger:
                     self._compact(self._book)
                     return self._book
         raise _busy(self.where)
+
+    def check_outside(self, identity: str) -> None:
+        """See `flows.ledger.Ledger.check_outside`."""
+        with self._lock:
+            home = self._log.home()
+        # The timeline in the middle is the same database's after a promotion, too.
+        parts = identity.split(":")
+        if home is not None and parts[0].endswith("postgresql") and home == f"{parts[1]}:{parts[-1]}":
+            raise not_outside()
 
     def close(self) -> None:
         """See `flows.ledger.Ledger.close`."""
@@ -187,30 +200,33 @@ class FileLog:
 
     def load(self, after: Any) -> tuple[Any, list[bytes]]:
         """Read without the lock; what looks damaged is looked at again under it, behind an append in progress."""
-        try:
-            return self._load(self._open_to_read, after)
-        except Refused:
-            if not self.path.exists():
-                return None, []
-            file = self._take(create=False)
+        # Whatever a disk or a share answers has to be an error of ours: a watch counts those, and stops for them.
+        with typed(self.path, "cannot read the authority ledger"):
             try:
-                return self._load(lambda: (file.read, file.facts().size, _inode(file.handle), lambda: None), after)
-            finally:
-                file.close()
-        except NotFound:
-            return None, []
+                return self._load(self._open_to_read, after)
+            except Refused:
+                if not self.path.exists():
+                    return None, []
+                file = self._take(create=False)
+                try:
+                    return self._load(lambda: (file.read, file.facts().size, _inode(file.handle), lambda: None), after)
+                finally:
+                    file.close()
+            except NotFound:
+                return None, []
 
     def _open_to_read(self) -> Any:
         with typed(self.path, "cannot read the authority ledger"):
             handle = self._storage.open(self.path, "read")
         try:
-            size = self._storage.facts(handle).size
+            facts = self._storage.facts(handle)
+            _check_regular(facts, self.where)
         except BaseException:
             self._storage.close(handle)
             raise
         return (
             lambda offset, size: self._storage.read(handle, offset, size),
-            size,
+            facts.size,
             _inode(handle),
             lambda: self._storage.close(handle),
         )
@@ -232,8 +248,12 @@ class FileLog:
 
     def append(self, bodies: Sequence[bytes], after: Any) -> Any:
         """Take the lock, look whether the end is where the author thinks it is, append, sync."""
-        if self._doubted and after is not None:
-            return self._rewrite(bodies, after)
+        with typed(self.path, "cannot append to the authority ledger"):
+            if self._doubted and after is not None:
+                return self._rewrite(bodies, after)
+            return self._append(bodies, after)
+
+    def _append(self, bodies: Sequence[bytes], after: Any) -> Any:
         file = self._take(create=True)
         try:
             if not self._is_end(file, after):
@@ -257,11 +277,16 @@ class FileLog:
 
     def replace(self, body: bytes, after: Any) -> Any:
         """Write another file and put it in this one's place, while the lock of this one is held."""
-        return self._put([body], after, keep=False)
+        with typed(self.path, "cannot write anew the authority ledger"):
+            return self._put([body], after, keep=False)
 
     def full(self, position: Any, size: int = 0) -> bool:
         """See `Log.full`; what is mostly one large record is not written anew for a few small ones behind it."""
         return position is not None and position[1] > COMPACT_BYTES + 2 * size
+
+    def home(self) -> str | None:
+        """A file has none."""
+        return None
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -310,6 +335,29 @@ class FileLog:
                 if busy.code != "JOURNAL_LOCKED" or time.monotonic() > until:
                     raise
             time.sleep(_PAUSE)  # another process appends, which takes one sync
+
+
+def not_outside() -> Invalid:
+    """Make the error for a ledger in the database that it is about."""
+    return Invalid(
+        "the authority ledger is in the very database it is to watch, and would be restored together with it; name "
+        "a file or another database",
+        code="LEDGER_NOT_OUTSIDE",
+    )
+
+
+def _check_regular(facts: Facts, where: str) -> None:
+    if not facts.regular:
+        raise not_a_file(where)
+
+
+def not_a_file(where: str) -> Invalid:
+    """Make the error for a ledger's path with something else than a file under it."""
+    return Invalid(
+        f"the authority ledger {where} is a folder or another thing that is no file; name the file that is to be the "
+        f"ledger, or put back the file that was there",
+        code="LEDGER_NOT_A_FILE",
+    )
 
 
 def damaged(where: str, reason: str) -> Refused:

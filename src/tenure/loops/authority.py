@@ -21,7 +21,7 @@ from tenure.flows.drive import run_flow_async
 from tenure.flows.ledger import Ledger
 from tenure.flows.look import Looked, first_look, look
 from tenure.procedures.authority import read_facts
-from tenure.rules.ledger import Freeze
+from tenure.rules.ledger import Freeze, Seen
 from tenure.stores.contract import AsyncStore
 from tenure.yields import Flow, new_id
 
@@ -44,7 +44,7 @@ class AuthorityWatch:
     Attributes:
         frozen: Why the database is frozen, None while it is not.
         trouble: The code of what is wrong with the ledger, None while it answers.
-        seen: How far the database's counter was seen, None before that: a database that is behind it has been replaced.
+        seen: The database as it was when it was last found to be the current one, None before that.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class AuthorityWatch:
         self._wake = wake
         self._grace = grace.total_seconds()
         self._last: Looked | None = None
-        self._since = 0.0
+        self._answered = 0.0
         self.frozen: Freeze | None = None
         self.trouble: str | None = None
-        self.seen: int | None = None
+        self.seen: Seen | None = None
 
     @property
     def watches(self) -> bool:
@@ -73,8 +73,14 @@ class AuthorityWatch:
     @property
     def holds(self) -> bool:
         """Whether nothing new is to be claimed."""
-        lost = self.trouble is not None and time.monotonic() - self._since > self._grace
-        return self.frozen is not None or lost
+        return self.frozen is not None or self._silent
+
+    @property
+    def _silent(self) -> bool:
+        # Whatever keeps the answer away: an error of any kind, a share that hangs, a database that is gone for as long.
+        if self._last is None or self._ledger is None:
+            return False
+        return time.monotonic() - self._answered > self._grace
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -86,6 +92,8 @@ class AuthorityWatch:
             then = "nothing is claimed" if self.holds else f"claims go on for {self._grace:g} s"
             where = "" if self._ledger is None else f" at {self._ledger.where}"
             found.append(f"the authority ledger{where} cannot be used: {self.trouble}; {then}")
+        elif self._silent:
+            found.append("the database was not compared with its authority ledger for too long; nothing is claimed")
         return tuple(found)
 
     async def start(self) -> None:
@@ -127,21 +135,21 @@ class AuthorityWatch:
         return await run_flow_async(looking, self._store.run)
 
     def _note(self, found: Looked) -> None:
-        self._last = found
+        held, self._last = self.holds, found
         if found.lost is not None:
             self._lost(found.lost)
             return
+        self._answered = time.monotonic()
         self._told(found.frozen)
         if found.frozen is None and found.book is not None:
-            self.seen = found.book.incarnation
+            self.seen = Seen(found.book.incarnation, found.book.identity)
         if self.trouble is not None:
             logger.warning("the authority ledger answers again")
             self.trouble = None
+        if held and not self.holds:
             self._wake()
 
     def _lost(self, error: TenureError) -> None:
-        if self.trouble is None:
-            self._since = time.monotonic()
         if self.trouble != error.code:
             logger.warning("the authority ledger cannot be used: code=%s", error.code)
         self.trouble = error.code
@@ -154,7 +162,6 @@ class AuthorityWatch:
             )
         if frozen is None and self.frozen is not None:
             logger.warning("the database is no longer frozen")
-            self._wake()
         self.frozen = frozen
 
 
@@ -169,4 +176,5 @@ class _Apart:
         self.read: Any = threaded(ledger.read)
         self.begin: Any = threaded(ledger.begin)
         self.write: Any = threaded(ledger.write)
+        self.check_outside: Any = threaded(ledger.check_outside)
         self.close: Any = ledger.close

@@ -41,8 +41,8 @@ class Runs(Protocol):
         ...
 
     @property
-    def threads_busy(self) -> int:
-        """How many threads are in a handler."""
+    def left_behind(self) -> int:
+        """How many calls go on that nothing can stop: handlers in threads, or calls that ignore their cancellation."""
         ...
 
     async def start(self) -> None:
@@ -120,14 +120,14 @@ class Process:
 
     def _leave(self, *, clean: bool) -> None:
         """Let the watchdog go, unless threads are left that would keep the process from ending."""
-        busy = self._worker.threads_busy
-        if not clean and self._count and busy:
-            # Threads cannot be stopped; what they may still do is refused by the fence.
-            logger.warning("leaving with handlers still in their threads: %d", busy)
+        left = self._worker.left_behind
+        if not clean and self._count and left:
+            # They cannot be stopped, and the loop's end would wait for them; what they may still do the fence refuses.
+            logger.warning("leaving with calls that nothing can stop: %d", left)
             logging.shutdown()
             sys.stdout.flush()
             os._exit(1)
         # A handler that was cancelled may have left a thread of the loop behind, which the loop's end waits for.
-        left = any(thread.name.startswith("asyncio_") for thread in threading.enumerate())
-        if clean or not left:
+        waited_for = any(thread.name.startswith("asyncio_") for thread in threading.enumerate())
+        if clean or not waited_for:
             faulthandler.cancel_dump_traceback_later()

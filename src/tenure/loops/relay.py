@@ -227,7 +227,7 @@ class Relay:
         supervise.keep("age", AGE_EVERY, self._look_at_age)
         supervise.keep("prune", PRUNE_EVERY, self._prune)
         for name, one in self._delivering.items():
-            self._stack.push_async_callback(one.close)
+            self._stack.push_async_callback(one.leave)
             for nth in range(1, self._lanes + 1):
                 lane = _Lane(self, one)
                 self._lines.append(lane)
@@ -240,7 +240,7 @@ class Relay:
         Claim nothing new, wait for deliveries on their way within the grace period, and release everything.
 
         Returns:
-            True when every delivery ended and its ending was written.
+            True when every delivery ended and its ending was written, and no destination had to be left behind.
         """
         if self._state != "running":
             return True
@@ -248,11 +248,13 @@ class Relay:
         self.drain()
         clean = False
         try:
-            clean = await within(self._idle.wait(), self.grace)
+            # Whoever was in a hurry did not wait for what is on its way.
+            clean = await within(self._idle.wait(), self.grace) and not self._underway
         finally:
             await self._supervisor.end()
             self._state = "stopped"
             await self._stack.aclose()
+        clean = clean and not self.left_behind
         logger.info("relay %s stopped, %s", self.relay_id, "drained" if clean else "with deliveries on their way")
         return clean
 
@@ -280,9 +282,9 @@ class Relay:
         return self.relay_id
 
     @property
-    def threads_busy(self) -> int:
-        """A relay has no handlers in threads."""
-        return 0
+    def left_behind(self) -> int:
+        """How many calls of destinations go on, of those that ignore their cancellation."""
+        return sum(one.left for one in self._delivering.values())
 
     # --- loops --------------------------------------------------------------------------------------------------------
 

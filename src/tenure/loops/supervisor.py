@@ -81,6 +81,7 @@ class Pulse:
         failures: How many tries failed since the last success.
         told: Which error was logged last, and when.
         outage: Shared with the other loops of the worker.
+        ended: Its loop is over, and not by the supervisor's own end: nothing will beat it again.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Pulse:
     failures: int = 0
     told: tuple[str, float] = ("", 0.0)
     outage: Outage = field(default_factory=Outage)
+    ended: bool = False
 
     def beat(self) -> None:
         """Note a success."""
@@ -120,8 +122,16 @@ class Pulse:
         return random.uniform(ceiling / 2, ceiling)  # noqa: S311 - spreads load, guards nothing
 
     def healthy(self, now: float) -> bool:
-        """Say whether the last success is recent enough."""
-        return now - self.at <= self.period * PERIODS_UNTIL_RED
+        """Say whether the loop goes on and its last success is recent enough."""
+        return not self.ended and now - self.at <= self.period * PERIODS_UNTIL_RED
+
+    def end(self, error: BaseException) -> None:
+        """Note what ended the loop."""
+        self.ended = True
+        self.error = type(error).__name__
+        if not isinstance(error, asyncio.CancelledError):
+            # Whoever cancels tasks that are not theirs cancels all of them: the whole program ends.
+            logger.warning("loop %s has ended: %s; start this process again", self.name, self.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,21 +232,34 @@ class Supervisor:
         """Run a step again and again; it paces itself."""
 
         async def run() -> None:
-            while not self._ending:
-                try:
-                    await step()
-                except asyncio.CancelledError as error:
-                    # Only our own end cancels a loop. One that leaks out of a library must not end it silently.
-                    task = asyncio.current_task()
-                    if self._ending or (task is not None and task.cancelling()):
-                        raise
-                    await asyncio.sleep(pulse.fail(error))
-                except Exception as error:  # noqa: BLE001 - a loop outlives whatever its step meets
-                    await asyncio.sleep(pulse.fail(error))
-                else:
-                    pulse.beat()
+            try:
+                await self._again(pulse, step)
+            except BaseException as error:
+                if not self._ending:
+                    pulse.end(error)
+                raise
 
         self.tasks.append(asyncio.create_task(run(), name=f"tenure-{pulse.name}"))
+
+    async def _again(self, pulse: Pulse, step: Callable[[], Awaitable[object]]) -> None:
+        while not self._ending:
+            try:
+                await step()
+            except BaseException as error:
+                if self._ends(error):
+                    raise
+                await asyncio.sleep(pulse.fail(error))
+            else:
+                pulse.beat()
+
+    def _ends(self, error: BaseException) -> bool:
+        """Ask whether an error ends a loop: who closes or cancels it, or ends the process, means to do so."""
+        if isinstance(error, GeneratorExit | KeyboardInterrupt | SystemExit):
+            return True
+        # A cancellation that leaks out of a library, alone or in a group, is nobody's: it must not end a loop silently.
+        task = asyncio.current_task()
+        cancelled = self._ending or (task is not None and task.cancelling() > 0)
+        return cancelled and not isinstance(error, Exception)
 
     async def end(self) -> None:
         """Cancel every loop and wait for it."""

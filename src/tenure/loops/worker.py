@@ -365,7 +365,7 @@ class Worker:
             self._attempts.hurry()
 
     @property
-    def threads_busy(self) -> int:
+    def left_behind(self) -> int:
         """How many threads are in a handler."""
         return self._threads.busy
 

@@ -226,6 +226,7 @@ class Recovered:
         revocations: How many approvals were taken back that the copy did not know as revoked.
         incarnation: The counter after it.
         at: The store's clock, in microseconds.
+        changed: Whether it did anything: a database that is not frozen was recovered already.
     """
 
     facts: Facts
@@ -234,6 +235,7 @@ class Recovered:
     revocations: int
     incarnation: int
     at: int
+    changed: bool = True
 
 
 @procedure(wakes=True)
@@ -247,7 +249,8 @@ def recover_database(
     Make a frozen database the current one: replay restrictions, raise every epoch, mark suspects, end the freeze.
 
     All of it is one commit, and the freeze ends last: no moment exists in which a job of the copy is claimable and not
-    suspect. Applied again it raises the epochs once more, which harms nobody.
+    suspect. A database that is not frozen is left as it is: somebody else was faster, or an earlier run of this one
+    whose reply was lost, and what was created since is nobody's old work.
 
     Args:
         book: The ledger's content, or a new book where the ledger is lost.
@@ -256,6 +259,11 @@ def recover_database(
     """
     yield Statement("meta_lock", {"key": "incarnation"})
     facts, now = yield from _facts(book, file)
+    if facts.frozen is None:
+        known = yield Statement("authority_list", {"tenant": None})
+        return Recovered(
+            facts, {row[0]: row[1] for row in known}, 0, 0, facts.incarnation, facts.ticked_at, changed=False
+        )
     epochs = yield from _replay(book, raised=True)
     # A copy is no older than its last tick, so an intent that it lost was written after that.
     suspects = yield from mark_suspects(actor, reason, since=instant(facts.ticked_at) if facts.ticked_at else None)

@@ -29,6 +29,7 @@ from tenure.rules.effect import MARK, Effect, StoredEvidence, operation_key, own
 from tenure.rules.event import EventName
 from tenure.rules.job import Change, Job, find_effect
 from tenure.rules.lease import Lease
+from tenure.rules.ledger import Seen
 from tenure.rules.outcome import Evidence, FailedBeforeDispatch, Outcome, Terms
 from tenure.yields import FRESH, AfterCommit, Command, Each, Procedure, Script, Statement, procedure
 
@@ -42,7 +43,7 @@ class Beginning:
         digest: Digest of the request's canonical bytes.
         timeout: The call's own limit.
         watched: What an execution control in shadow said about it; written with the intent.
-        seen: How far its process has seen the database's counter; on one that is behind nothing is begun.
+        seen: The database as its process has seen it; in another one nothing is begun.
     """
 
     lease: Lease
@@ -53,7 +54,7 @@ class Beginning:
     resend: bool = False
     tenant: str | None = None
     watched: Judged | None = None
-    seen: int | None = None
+    seen: Seen | None = None
 
     def decide(self, job: Job, now: datetime, approval: Approval | None = None) -> Change:
         """See `rules.dispatch.begin`; a refused admission is written before it is raised."""
@@ -115,7 +116,7 @@ def begin_effect(asked: Beginning, *, command: Command = FRESH) -> Script[Begun 
 
 
 def _begin(asks: Sequence[Beginning], command: Command) -> Script[list[Begun | TenureError | None]]:
-    seen = max((one.seen for one in asks if one.seen is not None), default=None)
+    seen = max((one.seen for one in asks if one.seen is not None), key=lambda one: one.counter, default=None)
     found = yield from lock((one.lease.job_id for one in asks), seen=seen)
     done = yield from done_before(command, found)
     approvals = yield from look(known.job for known in found.values())

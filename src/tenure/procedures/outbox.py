@@ -15,8 +15,9 @@ from uuid import UUID
 from tenure.errors import Conflict, Unavailable, echo
 from tenure.procedures.messages import STATE, Moves, message_of, waiting_of
 from tenure.procedures.records import identity, instant, maybe_micros, span
-from tenure.procedures.rows import counter_read, is_behind
+from tenure.procedures.rows import current_read, is_another
 from tenure.rules.authority import Authority
+from tenure.rules.ledger import Seen
 from tenure.rules.message import Message
 from tenure.rules.outbox import Answer, Candidate, MessageState, NewMessage, Waiting, choose, settle
 from tenure.yields import FRESH, Command, Each, Procedure, Row, Rows, Script, Statement, procedure
@@ -172,7 +173,7 @@ class Outgoing:
     A message on its way, and the lease under which it is delivered.
 
     Attributes:
-        position: Names its place; with the generation it is what a finish presents.
+        position: Names its place; with the message and the generation it is what a finish presents.
     """
 
     message: Message
@@ -202,7 +203,7 @@ def claim_messages(
     limit: int,
     lease: timedelta,
     *,
-    seen: int | None = None,
+    seen: Seen | None = None,
     command: Command = FRESH,
 ) -> Script[MessageClaim]:
     """
@@ -216,7 +217,7 @@ def claim_messages(
     of the authority since, because a fact that is forgotten is delivered once more.
 
     Args:
-        seen: How far this process has seen the database's counter; of one that is behind nothing is taken.
+        seen: The database as this process has seen it; from another one nothing is taken.
     Locks: the due rows looked at, then their tenants' authority (shared), skipping locked ones; the order rows that
         others are put behind, shared.
     Writes: message_due, message_lease, message_resting.
@@ -229,11 +230,11 @@ def claim_messages(
                 _outgoing(one.waiting, row[STATE:]) for one, row in zip(_front(rows), rows, strict=True) if one.admitted
             ]
             return MessageClaim(ours, more=True)
-    rows, *counter = yield [
+    rows, *current = yield [
         Statement("message_front", {"destination": destination, "limit": limit}),
-        *counter_read(seen),
+        *current_read(seen),
     ]
-    if not rows or is_behind(seen, counter):
+    if not rows or is_another(seen, current):
         return MessageClaim([], more=False)
     front = _front(rows)
     choice = choose(front)
@@ -320,7 +321,7 @@ def finish_messages(
     moves = Moves(max((row[-1] for row in rows), default=0))
     for one, answer in answers:
         row = held.get(one.position)
-        if row is None or not _current(row, relay_id, one.generation):
+        if row is None or not _current(row, relay_id, one):
             stale.append(one.message.id)
             continue
         waiting = waiting_of(row)
@@ -333,8 +334,14 @@ def finish_messages(
     return Finished(states, () if command.again else tuple(stale))
 
 
-def _current(row: Row, relay_id: str, generation: int) -> bool:
-    """Ask whether a lease is still this relay's: the same fence as that of a job."""
+def _current(row: Row, relay_id: str, one: Outgoing) -> bool:
+    """
+    Ask whether a lease is still this relay's: the same fence as that of a job.
+
+    A position alone does not name a message: SQLite gives that of a pruned one again.
+    """
     holder, expires_at, frozen, now = row[STATE : STATE + 4]
-    same: bool = holder == relay_id and row[6] == generation
+    waiting = waiting_of(row)
+    message = (waiting.tenant, waiting.message_id) == (one.message.tenant, one.message.id)
+    same: bool = message and holder == relay_id and waiting.generation == one.generation
     return same and now < expires_at and not frozen

@@ -31,6 +31,7 @@ from tenure.procedures.records import (
     span,
 )
 from tenure.rules.job import PAUSED, Change, Job
+from tenure.rules.ledger import Seen
 from tenure.rules.payload import encode, encode_result
 from tenure.rules.status import LIVE, TERMINAL, Status
 from tenure.yields import Command, Each, Last, Row, Rows, Script, Statement
@@ -44,14 +45,14 @@ ROW_BUSY = "ROW_BUSY"
 # --- lock -------------------------------------------------------------------------------------------------------------
 
 
-def lock(ids: Iterable[UUID], *, terminal: bool = False, seen: int | None = None) -> Script[dict[UUID, Placed]]:
+def lock(ids: Iterable[UUID], *, terminal: bool = False, seen: Seen | None = None) -> Script[dict[UUID, Placed]]:
     """
     Lock the places of these jobs, wherever they are, and give their records with the store's clock.
 
     Args:
         terminal: The command may move a job out of a terminal place: lock the body row first, so that two of them queue
             up behind each other instead of missing the row that the other has just moved.
-        seen: How far this process has seen the counter; see `is_behind`. On a database that is behind, all is frozen.
+        seen: The database as this process has seen it; see `is_another`. In another one, all is frozen.
     Locks: the tenants' authority (shared), the body where `terminal`, the places: table by table, in each in order of
     id. A row that moved between reading and locking is looked for again; two batches whose rows move may then wait for
     each other, which PostgreSQL ends and the store runs again.
@@ -64,16 +65,16 @@ def lock(ids: Iterable[UUID], *, terminal: bool = False, seen: int | None = None
         rows = [(job_id,) for job_id in missing]
         # A batch never waits for a body row while it holds places: only a lone command falls back to it.
         body = Each("body_lock", rows if terminal or (look >= LOOKS_BEFORE_BODY and not found) else [])
-        _, _, places, effects, escalations, *counter = yield [
+        _, _, places, effects, escalations, *current = yield [
             Each("authority_lock", rows),
             body,
             Each("place_lock", rows),
             Each("effect_read", rows),
             Each("escalation_read", rows),
-            *counter_read(seen),
+            *current_read(seen),
         ]
         locked = assemble(places, effects, escalations)
-        if is_behind(seen, counter):
+        if is_another(seen, current):
             locked = {job_id: replace(known, job=_frozen(known.job)) for job_id, known in locked.items()}
         found |= locked
         missing = [job_id for job_id in missing if job_id not in found]
@@ -86,21 +87,22 @@ def lock(ids: Iterable[UUID], *, terminal: bool = False, seen: int | None = None
     return found
 
 
-def counter_read(seen: int | None) -> list[Statement]:
-    """Give what reads the database's counter, for `is_behind`; nothing where it was never seen."""
-    return [] if seen is None else [Statement("meta_read", {"key": "incarnation"})]
+def current_read(seen: Seen | None) -> list[Statement]:
+    """Give what is asked for `is_another`; nothing where no ledger was ever looked at."""
+    return [] if seen is None else [Statement("current_read")]
 
 
-def is_behind(seen: int | None, counter: Sequence[Rows]) -> bool:
+def is_another(seen: Seen | None, current: Sequence[Rows]) -> bool:
     """
-    Say whether the counter is behind what this very process has seen: a copy was put in the database's place.
+    Say whether this is another database than the one that this very process has seen.
 
-    A look at the ledger comes to the same within a second. Nothing goes out in that second.
+    A copy was put in its place, or this connection leads to a server that was promoted. A look at the ledger comes to
+    the same within a second, on a connection of its own; nothing goes out in that second, and none by this connection.
     """
     if seen is None:
         return False
-    (rows,) = counter
-    return not rows or int(rows[0][0]) < seen
+    (((counter, identity),),) = current
+    return counter is None or int(counter) < seen.counter or identity not in {None, seen.identity}
 
 
 def _frozen(job: Job) -> Job:

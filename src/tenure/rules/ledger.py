@@ -23,8 +23,8 @@ from tenure.rules.approval import RESTRICTION as REVOKED
 
 __all__ = [
     "FROZEN", "REVOKED", "Book", "Cause", "Entry", "Facts", "Freeze", "Pending", "Restriction",
-    "act_fields", "applied", "confirmed", "first_book", "judge", "proposed", "recovered", "recovering", "released",
-    "restricted", "settled", "ticked", "withdrawn",
+    "act_fields", "applied", "confirmed", "first_book", "forgotten", "judge", "proposed", "recovered", "recovering",
+    "released", "restricted", "settled", "ticked", "withdrawn",
 ]  # fmt: skip
 
 FROZEN = "frozen"
@@ -44,6 +44,7 @@ class Cause(StrEnum):
     IDENTITY_CHANGED = "IDENTITY_CHANGED"
     LEDGER_MISSING = "LEDGER_MISSING"
     LEDGER_FOREIGN = "LEDGER_FOREIGN"
+    COUNTER_TAKEN = "COUNTER_TAKEN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,20 @@ class Pending:
     reason: str
     key: str = ""
     detail: Entry = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """
+    The database as a process has seen it, when it was the current one.
+
+    Attributes:
+        counter: How far its counter was; it never goes back.
+        identity: What tells it from a copy.
+    """
+
+    counter: int
+    identity: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +226,26 @@ def recovered(identity: str, incarnation: int, at: int, epochs: Mapping[str, int
     return {"what": "recovered", "identity": identity, "n": incarnation, "at": at, "epochs": dict(epochs)}
 
 
+def forgotten(book: Book, database: Book, at: int) -> list[Entry]:
+    """
+    Make the entries that tell a ledger what its own database knows beyond it: it came back from a backup of its own.
+
+    What only the ledger forbids stays forbidden there, which makes a recovery too careful, never too bold.
+
+    Args:
+        database: What a ledger would say that began now.
+        at: The store's clock, in microseconds.
+    """
+    entries = [
+        restricted(*one, detail)
+        for one, detail in database.restrictions.items()
+        if one not in book.restrictions and not _over(detail, at)
+    ]
+    epochs = {tenant: epoch for tenant, epoch in database.epochs.items() if epoch > book.epochs.get(tenant, 1)}
+    # Number 0: it raises no counter.
+    return [*entries, recovered(database.identity, 0, at, epochs)] if epochs else entries
+
+
 def applied(book: Book | None, entry: Entry) -> Book:
     """
     Give the book after one more entry.
@@ -281,10 +316,12 @@ def _settle(book: Book, entry: Entry) -> Book:
 
 def _recover(book: Book, entry: Entry) -> Book:
     epochs = {str(name): max(book.epochs.get(name, 1), int(epoch)) for name, epoch in entry["epochs"].items()}
+    # A worker may have raised it already, between a recovery and its word to the ledger.
+    latest = int(entry["n"]) >= book.incarnation
     return replace(
         _settle(book, entry),
-        incarnation=max(book.incarnation, int(entry["n"])),
-        ticked_at=int(entry["at"]),
+        incarnation=int(entry["n"]) if latest else book.incarnation,
+        ticked_at=int(entry["at"]) if latest else book.ticked_at,
         epochs=MappingProxyType({**book.epochs, **epochs}),
     )
 
@@ -400,16 +437,29 @@ def judge(book: Book | None, facts: Facts) -> tuple[Cause, str] | None:
             Cause.IDENTITY_CHANGED,
             f"the database is {now}, the ledger knows it as {was}: restored, copied or promoted",
         )
-    if facts.store is not None and facts.incarnation < book.incarnation:
+    counted = None if facts.store is None else _counted(book, facts)
+    if counted is not None:
+        return counted
+    for tenant, epoch in book.epochs.items():
+        known = facts.epochs.get(tenant, 1)
+        if known < epoch and not _fresh(book, facts):
+            return Cause.EPOCH_BEHIND, f"tenant {tenant!r} has epoch {known} in the database and {epoch} in the ledger"
+    return None
+
+
+def _counted(book: Book, facts: Facts) -> tuple[Cause, str] | None:
+    if facts.incarnation < book.incarnation:
         lost = book.incarnation - facts.incarnation
         return (
             Cause.COUNTER_BEHIND,
             f"the database is {lost} ticks behind its ledger: an older copy was put in its place",
         )
-    for tenant, epoch in book.epochs.items():
-        known = facts.epochs.get(tenant, 1)
-        if known < epoch and not _fresh(book, facts):
-            return Cause.EPOCH_BEHIND, f"tenant {tenant!r} has epoch {known} in the database and {epoch} in the ledger"
+    if facts.incarnation == book.incarnation and facts.ticked_at != book.ticked_at:
+        # One database gives a number once, at one instant.
+        return (
+            Cause.COUNTER_TAKEN,
+            f"tick {book.incarnation} in the ledger is another database's: two copies are in use, and this is one",
+        )
     return None
 
 

@@ -321,14 +321,14 @@ def settle(waiting: Waiting, answer: Answer, *, base: timedelta = BACKOFF) -> Se
         case Delivered():
             return Settled(MessageState.DELIVERED, attempt, receipt=_receipt(answer.receipt))
         case Refused():
-            return Settled(MessageState.SET_ASIDE, attempt, REFUSED, _reason(answer.reason))
+            return Settled(MessageState.SET_ASIDE, attempt, REFUSED, clean_reason(answer.reason))
         case Paused():
             # What says that it goes alone stays: it was said of the message, and not of the outage.
             code = waiting.error_code if waiting.error_code in {RELAY_LOST, BATCH_FAILED} else DOWN
             state = MessageState.LATER if answer.wait else MessageState.DUE
-            return Settled(state, attempt - 1, code, _reason(answer.reason), answer.wait)
+            return Settled(state, attempt - 1, code, clean_reason(answer.reason), answer.wait)
         case _:
-            reason = _reason(answer.reason)
+            reason = clean_reason(answer.reason)
     if attempt >= waiting.attempts_max:
         return Settled(MessageState.SET_ASIDE, attempt, USED_UP, reason)
     if isinstance(answer, Together):
@@ -365,7 +365,8 @@ def _said_of(waiting: Waiting, code: str | None, reason: str | None) -> Waiting:
     return waiting._replace(error_code=code, error_message=reason)
 
 
-def _reason(text: object) -> str:
+def clean_reason(text: object) -> str:
+    """Make a destination's reason one that can be stored and shown."""
     shown = text if isinstance(text, str) and text.strip() else "the destination gave no reason"
     return clean_text(shown, REASON_BYTES_MAX)[0]
 

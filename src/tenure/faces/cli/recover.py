@@ -115,6 +115,12 @@ def _recovered(
             code="LEDGER_FOREIGN",
         )
     done = run_flow(recover_database(watched, made.file_identity(), actor, reason, _new_book(made)), made.run)
+    if not done.changed:
+        raise Refused(
+            "the database is not frozen any more: it was recovered since you looked, and nothing was changed now; see "
+            "`tenure tenants list` for the epochs, and `tenure recover` for what needs evidence",
+            code="RECOVERED_ALREADY",
+        )
     return {
         "done": True,
         "suspects": done.suspects,

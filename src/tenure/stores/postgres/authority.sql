@@ -64,9 +64,12 @@ SELECT epoch, count(*) FROM (
 -- locks nothing; what the database says of itself
 SELECT key, value FROM tenure.meta;
 
--- name: meta_read(key) once
--- locks nothing; one thing that the database says of itself
-SELECT value FROM tenure.meta WHERE key = %(key)b;
+-- name: current_read() once
+-- locks nothing; how far the counter is, and what tells the database from a copy, as database_identity has it
+SELECT (SELECT value FROM tenure.meta WHERE key = 'incarnation'),
+    'postgresql:' || (SELECT system_identifier FROM pg_control_system())
+    || ':' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+    || ':' || (SELECT oid FROM pg_database WHERE datname = current_database());
 
 -- name: meta_lock(key) once
 -- locks the named row, where there is one: raises of the counter wait for each other

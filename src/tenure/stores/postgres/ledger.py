@@ -18,6 +18,9 @@ _SCHEMA = """\
 SELECT pg_advisory_xact_lock(139105224413);
 CREATE SCHEMA IF NOT EXISTS tenure_ledger;
 CREATE TABLE IF NOT EXISTS tenure_ledger.entry (sequence bigint NOT NULL PRIMARY KEY, body text NOT NULL)"""
+_HOME = """\
+SELECT (SELECT system_identifier FROM pg_control_system()) || ':'
+    || (SELECT oid FROM pg_database WHERE datname = current_database())"""
 _LOCK = "LOCK TABLE tenure_ledger.entry IN SHARE ROW EXCLUSIVE MODE"
 _LAST = "SELECT COALESCE(max(sequence), 0) FROM tenure_ledger.entry"
 _LOAD = "SELECT sequence, body FROM tenure_ledger.entry WHERE sequence > %s ORDER BY sequence"
@@ -76,6 +79,10 @@ class PostgresLog:
             return False
         count = self._do(lambda connection: connection.execute(_COUNT).fetchone()[0])
         return bool(count >= self._entries_max)
+
+    def home(self) -> str | None:
+        """See `Log.home`: what the server says of itself, whatever name it was reached by."""
+        return str(self._do(lambda connection: connection.execute(_HOME).fetchone()[0]))
 
     def close(self) -> None:
         """Close the connection; the next use opens another."""

@@ -56,9 +56,9 @@ SELECT epoch, count(*) FROM (
 -- locks nothing; what the database says of itself
 SELECT key, value FROM tenure_meta;
 
--- name: meta_read(key) once
--- locks nothing; one thing that the database says of itself
-SELECT value FROM tenure_meta WHERE key = :key;
+-- name: current_read() once
+-- locks nothing; how far the counter is, and what tells the database from a copy: of a file only its opener knows that
+SELECT (SELECT value FROM tenure_meta WHERE key = 'incarnation'), NULL;
 
 -- name: meta_lock(key) once
 -- locks the named row, where there is one: raises of the counter wait for each other

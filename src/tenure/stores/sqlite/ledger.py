@@ -86,6 +86,10 @@ class SqliteLog:
             raise_typed(error)
         return bool(count >= self._entries_max)
 
+    def home(self) -> str | None:
+        """A file has none."""
+        return None
+
     def close(self) -> None:
         """Close the connection; the next use opens another."""
         self._forget()
