@@ -99,6 +99,7 @@ class Attempt:
         lease: As of the last renewal.
         sent: Monotonic seconds when the claim or the last renewal was sent.
         stop: Why the handler must stop; set once.
+        refusal: The code of the refusal behind a stop, where there is one: LEASE_LOST, EPOCH_CLOSED.
         progressed: Monotonic seconds of the last call of `ctx.progress`.
         started: Monotonic seconds when the handler was called; None before that.
         ended: How it ended is on its way to the database; nothing about the handler is judged any more.
@@ -111,6 +112,7 @@ class Attempt:
     progress: str | None = None
     progressed: float = field(default_factory=time.monotonic)
     stop: Stop | None = None
+    refusal: str | None = None
     started: float | None = None
     ended: bool = False
 
@@ -122,9 +124,10 @@ class Attempt:
         """The job as it was claimed."""
         return self.claim.job
 
-    def halt(self, code: str, message: str) -> None:
+    def halt(self, code: str, message: str, refusal: str | None = None) -> None:
         """Ask the handler to stop; the first reason stands."""
         if self.stop is None:
+            self.refusal = refusal
             self.stop = Stop(message, code=code)
 
     def check(self) -> None:

@@ -180,7 +180,7 @@ class _Shared:
 
     def _stopped(self, error: TenureError) -> Stop:
         code = CANCELLED if isinstance(error, CancelRequested) else LEASE_LOST
-        self._attempt.halt(code, str(error))
+        self._attempt.halt(code, str(error), error.code)
         return Stop(str(error), code=code)
 
     def _keep(self, effect: Effect, outcome: Outcome) -> bool:

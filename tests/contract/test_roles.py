@@ -110,7 +110,7 @@ def test_every_verb_as_every_role(benches: Benches, opened: Callable[[Bench], Ro
         if denied:
             assert became is not None, (role, denied)
             assert became[:2] == (Refused, "ROLE_DENIED"), (role, became)
-            assert f"a {role} may not run '{denied[0]}'" in became[2]
+            assert f" {role} may not run '{denied[0]}'" in became[2]
             # What comes before it, such as reading an epoch, writes nothing.
             assert bench.prints() == start.prints, role
         else:

@@ -23,7 +23,8 @@ PAGE = (ROOT / "docs" / "how-to" / "operate.md").read_text("utf-8")
 # Of the package under test, which may be an installed one.
 SOURCE = Path(tenure.__file__).parent
 # What an attempt may end with, of the codes that classes of errors have.
-BY_CLASS = {one.code for one in (errors.EffectFailed, errors.EffectRejected, errors.Uncertain, errors.Permanent)}
+_CLASSES = (errors.EffectFailed, errors.EffectRejected, errors.Uncertain, errors.Permanent, errors.ApprovalRefused)
+BY_CLASS = {one.code for one in _CLASSES}
 ENDS = {"_indeterminate", "_failed", "_ended", "_retry_or_bury", "mark_indeterminate", "interrupted", "abandoned"}
 
 

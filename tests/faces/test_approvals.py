@@ -132,3 +132,32 @@ def test_a_governed_job_says_how_its_approval_stands(run: Run, service: DurableJ
         assert "admission_checked" in out
     # Control: what nothing governs says nothing about it.
     assert "governance" not in json.loads(run("jobs", "show", str(plain.id), "--json")[1])
+
+
+def test_a_retry_says_that_its_approval_does_not_stand(run: Run, service: DurableJobService) -> None:
+    who = tenure.ExecutionInput(actor="user:42", trace="t-1")
+    job = service.create_job(idempotency_key="k-1", execution=who, **ACTION).job
+    run("approvals", *GRANT, "--minutes", "60")
+
+    def retried() -> str:
+        claim = service.claim_job("w", start=True)
+        assert claim is not None
+        service.fail_job(claim.lease, code="NO", message="no", retryable=False)
+        return run("jobs", "retry", str(job.id))[1]
+
+    assert retried() == f"job {job.id} is queued, phase READY\n"
+    run("approvals", "revoke", "ap-1", "--tenant", "studio", "--reason", "r")
+    told = retried()
+    assert told.startswith(f"job {job.id} is queued, phase READY\n")
+    assert "its approval ap-1 is revoked: its next effect is refused (APPROVAL_REFUSED)" in told
+
+
+def test_a_second_grant_says_what_differs(run: Run) -> None:
+    assert run("approvals", *GRANT, "--until", (NOW + timedelta(hours=1)).isoformat())[0] == 0
+    again = run("approvals", *GRANT, "--until", (NOW + timedelta(hours=2)).isoformat())[2]
+    assert f"exists and expires at {(NOW + timedelta(hours=1)).isoformat()}, which no later grant changes" in again
+    assert "grant under another reference" in again
+    until = (NOW + timedelta(hours=1)).isoformat()
+    other = run("approvals", *GRANT, "--until", until, "--capability", "mail.read")[2]
+    assert "was given for something else (differs: capability)" in other
+    assert run("approvals", *GRANT, "--until", until)[0] == 0

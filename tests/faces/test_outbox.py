@@ -57,6 +57,7 @@ def ask(*arguments: str) -> Any:
 
 def test_the_relay_runs_until_it_is_told_to_stop_and_people_decide(folder: Path) -> None:
     assert ask("outbox")["states"] == {"due": 2}
+    assert "no delivery begun" in say("outbox")[1]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     code = "from tenure.faces.cli.main import main; main()"
     command = [sys.executable, "-c", code, "relay", "mailroom:app", "--json", "--health-file", "health.json"]
@@ -75,6 +76,9 @@ def test_the_relay_runs_until_it_is_told_to_stop_and_people_decide(folder: Path)
     assert (relay.returncode, json.loads(said)["clean"]) == (0, True)
     (one,) = ask("outbox", "list")
     assert (one["operation"], one["error_code"], "data" in one) == ("op-1", "DELIVERY_REFUSED", False)
+    assert "DELIVERY_REFUSED: it is empty" in say("outbox", "list")[1]
+    assert "none with more than 1 delivery" in say("outbox")[1]
+    assert "; last answers: DELIVERY_REFUSED" in say("doctor")[1]
     shown = ask("outbox", "replay", one["id"], "--reason", "mended", "--actor", "op:1")
     assert (shown["state"], shown["digest"], shown["data"]) == ("due", one["digest"], {})
     assert [(made["decision"], made["actor"]) for made in shown["decisions"]] == [("replayed", "op:1")]
@@ -129,11 +133,11 @@ def test_who_runs_only_stats_or_doctor_sees_what_is_no_job(folder: Path) -> None
     status, said = say("doctor")
     assert status == 1
     assert "does a relay run" in said
-    assert "1 jobs of a restored copy" in said
+    assert "1 job of a restored copy" in said
     assert "paused or drained: default" in said
     with tenure.open_store("sqlite:///outbox.db") as store, store.transaction() as tx:
         tx.execute("INSERT INTO tenure_meta (key, value) VALUES ('frozen', 'by hand')")
     _, said = say("stats")
     assert "the database is frozen, nothing runs: IDENTITY_CHANGED" in said
-    assert "1 jobs of a restored copy are suspect; `tenure suspects list`" in said
+    assert "1 job of a restored copy is suspect; `tenure suspects list`" in said
     assert ask("stats")["frozen"] == "IDENTITY_CHANGED"

@@ -81,7 +81,7 @@ def test_a_pause_is_seen_and_taken_back(shell: Shell) -> None:
 def test_a_drain_looks_once_and_says_what_is_left(shell: Shell) -> None:
     shell.create()
     status, out, _ = shell("queues", "drain", "mail")
-    assert (status, out) == (1, "queue mail still has 1 jobs: 1 ready; it takes no new ones\n")
+    assert (status, out) == (1, "queue mail still has 1 job: 1 ready; it takes no new ones\n")
     lease = shell.service.claim_jobs("A", limit=1, start=True)[0].lease
     shell.service.complete_job(lease)
     assert shell("queues", "drain", "mail") == (0, "queue mail is drained\n", "")
@@ -110,15 +110,55 @@ def test_a_drain_waits_until_the_last_job_is_done(shell: Shell, monkeypatch: pyt
     status, out, err = shell("queues", "drain", "mail", "--timeout", "30")
     worker.join()
     assert (status, out) == (0, "queue mail is drained\n")
-    assert err in {"", "queue mail still has 1 jobs: 1 leased\n"}
+    assert err in {"", "queue mail still has 1 job: 1 leased\n"}
 
 
 def test_a_drain_ends_when_its_time_is_over(shell: Shell) -> None:
     shell.create()
     status, out, err = shell("queues", "drain", "mail", "--timeout", "0.05")
-    assert (status, out) == (1, "queue mail still has 1 jobs: 1 ready; it takes no new ones\n")
-    assert err == "queue mail still has 1 jobs: 1 ready\n"
+    assert (status, out) == (1, "queue mail still has 1 job: 1 ready; it takes no new ones\n")
+    assert err == "queue mail still has 1 job: 1 ready\n"
     assert shell.json("queues", "drain", "mail", "--timeout", "0.05", status=1)["ready"] == 1
+
+
+def test_a_drain_says_that_a_paused_queue_never_gets_empty(shell: Shell) -> None:
+    shell.create()
+    shell.service.pause_queue("mail", reason="fire")
+    status, out, err = shell("queues", "drain", "mail", "--timeout", "0.05")
+    assert (status, "it is paused: `tenure queues resume mail`, then drain it again" in out) == (1, True)
+    assert "it is paused" in err
+    shell.service.resume_queue("mail")
+    assert "paused" not in shell("queues", "drain", "mail")[1]
+
+
+def test_a_pause_of_a_queue_that_nobody_knows_asks_whether_it_is_meant(shell: Shell) -> None:
+    assert "is this its name?" in shell("queues", "pause", "nosuch", "--reason", "r")[1]
+    assert "is this its name?" not in shell("queues", "pause", "nosuch", "--reason", "r")[1]
+    shell.create()
+    assert "is this its name?" not in shell("queues", "pause", "mail", "--reason", "r")[1]
+
+
+def test_a_list_says_which_jobs_a_pause_holds(shell: Shell) -> None:
+    shell.create()
+    shell.service.create_job(
+        organization="acme", project="p1", idempotency_key="k-2", kind="send_quote", payload={}, queue="print"
+    )
+    shell.service.pause_queue("mail", reason="fire")
+    assert shell("jobs", "list", "--phase", "HELD")[1].count("its queue is paused") == 1
+    assert [one["queue"] for one in shell.json("jobs", "list", "--queue", "print")] == ["print"]
+    assert "paused" not in shell("jobs", "list", "--queue", "print")[1]
+
+
+def test_a_transfer_says_that_a_pause_goes_along_and_that_from_is_missing(shell: Shell) -> None:
+    shell.create()
+    shell.service.pause_queue("mail", reason="fire")
+    _, out, _ = shell("queues", "transfer", "mail", "--to", "billing", "--with-work")
+    assert out == (
+        "queue mail belongs to billing from now on, with 1 job; it is still paused: `tenure queues resume mail`\n"
+    )
+    assert "is expected= (--from) missing?" in shell("queues", "transfer", "mail", "--to", "shipping")[2]
+    err = shell("queues", "transfer", "mail", "--from", "print", "--to", "shipping")[2]
+    assert ("missing" in err, "quicker" in err) == (False, True)
 
 
 def test_a_transfer_says_whose_it_is(shell: Shell) -> None:

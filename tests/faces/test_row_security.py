@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import psycopg
+import pytest
 from typer.testing import CliRunner
 
+import tenure
 from tenure.faces.cli.main import app as program
 
 
@@ -49,3 +52,37 @@ def test_it_can_be_read_and_run_by_somebody_else(postgres_database: str) -> None
         connection.execute(text.encode())
     assert doctor(postgres_database) == (True, "on, for every table with a tenant")
     assert "CREATE POLICY" not in say("migrate", "--roles", "--sql", "--store", postgres_database)[1]
+
+
+def test_who_sees_one_tenant_names_it_with_an_option(postgres_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENURE_STORE", postgres_database)
+    assert say("migrate", "--row-security")[0] == 0
+    with tenure.open_store(postgres_database) as store:
+        for tenant in ("acme", "zeta"):
+            tenure.DurableJobService(store).create_job(
+                organization=tenant, project="p1", idempotency_key=f"of-{tenant}", kind="send", payload={}
+            )
+    monkeypatch.setenv("TENURE_ROLE", "viewer")
+    done = CliRunner().invoke(program, ["jobs", "list"])
+    assert getattr(done.exception, "code", None) == "TENANT_REQUIRED"
+    assert "on the command line --tenant" in str(done.exception)
+    status, said = say("jobs", "list", "--tenant", "acme", "--json")
+    (job,) = json.loads(said)
+    assert (status, job["idempotency_key"]) == (0, "of-acme")
+    assert say("jobs", "show", job["id"], "--tenant", "acme")[0] == 0
+    assert json.loads(say("stats", "--tenant", "acme", "--json")[1])["totals"]["queued"] == 1
+    for command in (("outbox",), ("outbox", "list"), ("suspects", "list"), ("approvals", "list")):
+        assert say(*command, "--tenant", "acme")[0] == 0, command
+    # Who sees all is served as before, and sees what the option says.
+    monkeypatch.setenv("TENURE_ROLE", "operator")
+    assert [one["tenant"] for one in json.loads(say("jobs", "list", "--json")[1])] == ["acme", "zeta"]
+    assert [one["tenant"] for one in json.loads(say("jobs", "list", "--tenant", "zeta", "--json")[1])] == ["zeta"]
+
+
+def test_no_restore_protection_is_not_called_ok(postgres_database: str, tmp_path: Path) -> None:
+    assert say("migrate", "--store", postgres_database)[0] == 0
+    status, said = say("doctor", "--store", postgres_database)
+    assert status == 0
+    assert [line.split()[0] for line in said.splitlines() if "restore protection" in line] == ["--"]
+    _, said = say("doctor", "--store", postgres_database, "--authority-ledger", str(tmp_path / "ledger"))
+    assert [line.split()[0] for line in said.splitlines() if "restore protection" in line] == ["ok"]

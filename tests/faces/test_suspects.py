@@ -169,7 +169,9 @@ def test_a_recovery_with_an_app_asks_its_providers(frozen: Run, ids: list[UUID])
     assert status == 0
     assert "asked the providers: 1 found, 1 left\n" in out
     assert "1 x mailer" not in out, "it is known now"
-    assert "tenure suspects reconcile" not in out
+    assert "  1 left: no effect of its kind is known to ask about: name one (--effect KIND:NAME=PROVIDER)" in out
+    assert "--effect mailed:" not in out
+    assert "  tenure suspects reconcile restored_app:app --effect printed:NAME=mailer  # NAME as in ctx.effect" in out
     with tenure.open_store("sqlite:///jobs.db") as store:
         job = tenure.DurableJobService(store).get_job(ids[0])
     assert [(one.name, one.state, one.receipt) for one in job.effects] == [("send", "succeeded", {"n": 1})]
@@ -203,3 +205,16 @@ def test_the_list_of_a_recovery_is_whole(frozen: Run) -> None:
 def test_a_recovery_that_is_asked_for_wrongly_changes_nothing(frozen: Run, words: tuple[str, ...], code: str) -> None:
     assert json.loads(frozen(*words, "--json")[1])["error"] == code
     assert frozen("recover")[0] == 1, "it is frozen still"
+
+
+def test_a_recovery_that_could_ask_nobody_says_so_and_how_to(frozen: Run) -> None:
+    status, out, _ = frozen("recover", "restored_app:app", "--yes", *WHY)
+    assert status == 0
+    assert "no provider was asked: 2 left\n" in out
+    assert "asked the providers" not in out
+    assert "its kind declares no providers (providers= of app.job)" in out
+    asked = "  tenure suspects reconcile restored_app:app --effect"
+    assert [line.partition("  #")[0] for line in out.splitlines() if line.startswith(asked)] == [
+        f"{asked} mailed:NAME=mailer",
+        f"{asked} printed:NAME=mailer",
+    ]

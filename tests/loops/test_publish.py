@@ -57,8 +57,26 @@ def take_away(app: Tenure, lease: Lease, kind: str) -> None:
         assert len(tx.run(claim("other", kinds=[kind]))) == 1
 
 
+def test_a_handler_that_a_rotation_stops_is_told_of(
+    theatre: Theatre, style: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(ctx: Either) -> None:
+        await ctx.outside(lambda: theatre.app.service.rotate_tenant("north", reason="test", actor="user:1"))
+        async with ctx.publish() as execute:
+            await write(ctx, execute, "too late")
+
+    one = theatre.start(style, scene, tenant="north")
+    line = f"attempt stopped, its lease is lost: job={one.id} code=EPOCH_CLOSED"
+    until(lambda: line in caplog.messages, "the line that says so")
+    assert caplog.messages.count(line) == 1
+    assert notes(theatre, one) == []
+    theatre.app.service.revoke_job(one.id, reason="tidy", actor="user:1")
+
+
 @pytest.mark.parametrize("how", ["revoked", "cancelled", "lost"])
-def test_a_stale_holder_leaves_no_trace(theatre: Theatre, style: str, how: str) -> None:
+def test_a_stale_holder_leaves_no_trace(
+    theatre: Theatre, style: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     codes = []
 
     async def scene(ctx: Either) -> None:
@@ -89,6 +107,10 @@ def test_a_stale_holder_leaves_no_trace(theatre: Theatre, style: str, how: str) 
         ended(theatre.app, one, "cancelled")
     assert notes(theatre, one) == ["while current"]
     assert codes == ["CANCELLED" if how == "cancelled" else "LEASE_LOST"]
+    line = f"attempt stopped, its lease is lost: job={one.id} code=LEASE_LOST"
+    if how != "cancelled":
+        until(lambda: line in caplog.messages, "the line that says so")
+    assert caplog.messages.count(line) == (how != "cancelled")
     if how == "lost":
         theatre.app.service.revoke_job(one.id, reason="tidy", actor="user:1")
 

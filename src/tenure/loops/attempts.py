@@ -233,7 +233,12 @@ class Attempts:
                 self._tell(running, ending(attempt, attempt.stop))
 
     def _tell(self, running: _Running, ask: hold.Ask | None) -> None:
-        running.attempt.ended = True
+        attempt = running.attempt
+        attempt.ended = True
+        if ask is None:
+            # Nothing is written of it, so this line is all that tells a person why a handler was stopped.
+            code = attempt.refusal or LEASE_LOST
+            logger.warning("attempt stopped, its lease is lost: job=%s code=%s", attempt.job.id, code)
         self._outcomes.add(running.attempt, ask)
 
 

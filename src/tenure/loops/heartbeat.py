@@ -159,7 +159,7 @@ class Heartbeat:
             elif isinstance(answer, CancelRequested):
                 self._halt(attempt, CANCELLED, f"cancellation of job {attempt.job.id} was requested")
             else:
-                self._halt(attempt, LEASE_LOST, str(answer))
+                self._halt(attempt, LEASE_LOST, str(answer), answer.code)
                 self.remove(attempt)
 
     def _due(self, attempt: Attempt, now: float, tick: float) -> bool:
@@ -179,9 +179,9 @@ class Heartbeat:
         if attempt.stop is None and attempt.judge():
             self._tell(attempt)
 
-    def _halt(self, attempt: Attempt, code: str, reason: str) -> None:
+    def _halt(self, attempt: Attempt, code: str, reason: str, refusal: str | None = None) -> None:
         if attempt.stop is None:
-            attempt.halt(code, reason)
+            attempt.halt(code, reason, refusal)
             self._tell(attempt)
 
     def _tell(self, attempt: Attempt) -> None:

@@ -365,7 +365,7 @@ class Relay:
             return
         self._alarm = (
             f"a message for {oldest.destination} is due for {oldest.age.total_seconds():.0f} s and not delivered: "
-            f"{oldest.state.value}, {oldest.attempts} deliveries begun; see `tenure outbox`"
+            f"{oldest.state.value}, deliveries begun: {oldest.attempts}; see `tenure outbox`"
         )
         if time.monotonic() - self._alarm_told >= _TELL_AGAIN:
             self._alarm_told = time.monotonic()

@@ -158,7 +158,11 @@ def read_doubt(job_id: UUID, operations: Sequence[Operation]) -> Script[Doubt | 
         return Doubt(job, why=f"it is {job.status}; if it is brought back, its worker asks before it sends")
     effects = rules.askable(job, operations)
     if not effects:
-        return Doubt(job, why="no effect of its kind is known to ask about; its worker asks before it sends")
+        return Doubt(
+            job,
+            why="no effect of its kind is known to ask about: name one (--effect KIND:NAME=PROVIDER); its worker asks "
+            "before it sends",
+        )
     return Doubt(job, tuple(effects))
 
 

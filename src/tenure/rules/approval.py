@@ -211,11 +211,27 @@ def agree(known: Approval, new: Approval) -> Approval:
         **{key: getattr(known, key) for key in _SHOWN},
     )
     if alike != known or not all(same(getattr(new, key), getattr(known, key)) for key in _SHOWN):
-        what = f"is {known.state}" if known.state is ApprovalState.REVOKED else "was given for something else"
         raise Conflict(
-            f"approval {echo(new.reference)} exists and {what}; grant under another reference", code="APPROVAL_EXISTS"
+            f"approval {echo(new.reference)} exists and {_differs(known, new)}; grant under another reference, and "
+            "create the job with that one",
+            code="APPROVAL_EXISTS",
         )
     return known
+
+
+def _differs(known: Approval, new: Approval) -> str:
+    """Say what keeps a grant from being the known one, names and instants only."""
+    if known.state is ApprovalState.REVOKED:
+        return "is revoked"
+    names = [key for key in _SHOWN if not same(getattr(new, key), getattr(known, key))]
+    if known.action_digest != new.action_digest:
+        names.insert(0, "action")
+    if known.granted_by != new.granted_by:
+        names.append("granted_by")
+    if names:
+        return f"was given for something else (differs: {', '.join(names)})"
+    over = "expired" if known.state is ApprovalState.EXPIRED else "expires"
+    return f"{over} at {known.expires_at.isoformat()}, which no later grant changes"
 
 
 def revoked(approval: Approval, actor: str, reason: str, now: datetime) -> Approval:

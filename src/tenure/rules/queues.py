@@ -137,9 +137,11 @@ def transfer(
         Refused: LEASES_LIVE, or QUEUE_NOT_DRAINED.
     """
     if state.owner != expected:
+        # Nobody is what --from says where it is left out.
+        left_out = "; is expected= (--from) missing?" if expected is None else "; somebody may have been quicker."
         raise Conflict(
-            f"queue {echo(state.name)} belongs to {_named(state.owner)}, not to {_named(expected)}; somebody may have "
-            "been quicker: look with `tenure queues list` and ask again",
+            f"queue {echo(state.name)} belongs to {_named(state.owner)}, not to {_named(expected)}{left_out} Look with "
+            "`tenure queues list` and ask again",
             code="OWNER_CHANGED",
         )
     if leases:
@@ -149,13 +151,13 @@ def transfer(
         )
         more = f" and {len(leases) - LEASES_NAMED} more" if len(leases) > LEASES_NAMED else ""
         raise Refused(
-            f"queue {echo(state.name)} has {len(leases)} live leases: {named}{more}; wait for them "
+            f"queue {echo(state.name)} has {len(leases)} live lease{_s(len(leases))}: {named}{more}; wait for them "
             "(`tenure queues transfer --wait SECONDS` pauses the queue meanwhile), or stop those workers",
             code="LEASES_LIVE",
         )
     if state.contents.total and not with_work:
         raise Refused(
-            f"queue {echo(state.name)} still has {state.contents.total} jobs; drain it first "
+            f"queue {echo(state.name)} still has {state.contents.total} job{_s(state.contents.total)}; drain it first "
             "(`tenure queues drain`), or transfer it with its work (--with-work)",
             code="QUEUE_NOT_DRAINED",
         )
@@ -169,6 +171,10 @@ def draining(name: str) -> Refused:
         "transferred or resumed (`tenure queues list` says so), or into another queue",
         code="QUEUE_DRAINING",
     )
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
 
 
 def _named(owner: str | None) -> str:

@@ -188,5 +188,6 @@ def needs(job: Job) -> list[NeedsEvidence]:
         one(None, None, provider, "an effect of this provider may be lost with the backup") for provider in unknown
     ]
     if not declared and not any(not job.suspicion.doubts(effect) for effect in job.effects):
-        silent = [one(None, None, None, "an effect may be lost with the backup; its kind declares no providers")]
+        why = "an effect may be lost with the backup; its kind declares no providers (providers= of app.job)"
+        silent = [one(None, None, None, why)]
     return [*opened, *silent]

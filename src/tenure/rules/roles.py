@@ -187,8 +187,9 @@ def check_role(role: str, procedure: str) -> None:
     may = MAY.get(procedure, frozenset[Role]())
     if role in may:
         return
-    who = " or ".join(sorted(may)) if may else "only a store opened without one of the five roles"
-    raise Refused(
-        f"a {role} may not run {echo(procedure)}: {who} may; open the store with role= of whoever is to do this",
-        code="ROLE_DENIED",
-    )
+    if may:
+        who = f"{' or '.join(sorted(may))} may; open the store with role= of whoever is to do this"
+    else:
+        who = "none of the five roles may; open the store without role=, as the owner of its tables"
+    article = "an" if role == Role.OPERATOR else "a"
+    raise Refused(f"{article} {role} may not run {echo(procedure)}: {who}", code="ROLE_DENIED")

@@ -26,9 +26,11 @@ from tenure.faces.cli.show import (
 from tenure.procedures.approvals import approval_of
 from tenure.procedures.inspect import list_evidence
 from tenure.rules.admission import is_governed
+from tenure.rules.approval import Approval, ApprovalState
 from tenure.rules.job import Job
 from tenure.rules.outcome import Absent, Accepted, Declined, Evidence
 from tenure.rules.payload import parse
+from tenure.rules.status import Phase
 
 app = typer.Typer(help="See and move jobs.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -41,6 +43,7 @@ def list_(
     tenant: OnlyTenant = None,
     organization: Annotated[str | None, typer.Option()] = None,
     project: Annotated[str | None, typer.Option()] = None,
+    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
     status: Annotated[str | None, typer.Option(help="Such as queued or indeterminate.")] = None,
     phase: Annotated[str | None, typer.Option(help="Such as READY or NEEDS_ATTENTION.")] = None,
     limit: Annotated[int, typer.Option(help="At most 1,000.", min=1, max=1000)] = 50,
@@ -53,6 +56,7 @@ def list_(
         jobs = service.list_jobs(
             organization=organization,
             project=project,
+            queue=queue,
             status=status,
             phase=phase,
             limit=limit,
@@ -90,7 +94,7 @@ def list_(
                 job.phase,
                 f"{job.attempt_count}/{job.max_attempts}",
                 job.error_code,
-                job.held_reason,
+                job.held_reason or ("its queue is paused" if job.phase is Phase.HELD else None),
                 job.escalated_at,
             )
             for job in jobs
@@ -199,7 +203,10 @@ def retry(
     """Queue a failed job again."""
     with serving(store, tenant=tenant, actor=actor) as service:
         job = service.retry_job(job_id, attempts=attempts, reopen=tuple(reopen or ()))
+        barred = is_governed(job) and _barred(job, service.store.run(approval_of(job)))
     _moved(job, as_json=as_json)
+    if barred and not as_json:
+        sys.stdout.write(f"{barred}: its next effect is refused (APPROVAL_REFUSED), and the job fails again\n")
 
 
 @app.command()
@@ -239,6 +246,17 @@ def resume_sweep(
     with serving(store, tenant=tenant, actor=actor) as service:
         job = service.resume_sweep(job_id)
     _moved(job, as_json=as_json)
+
+
+def _barred(job: Job, approval: Approval | None) -> str | None:
+    """Say why a governed job cannot dispatch as it stands; None where its approval may still allow it."""
+    if approval is None:
+        return "there is no approval of the name that it gives"
+    if approval.state in {ApprovalState.REVOKED, ApprovalState.EXPIRED}:
+        return f"its approval {approval.reference} is {approval.state}"
+    if approval.consumed_by not in {None, job.id}:
+        return f"its approval {approval.reference} is used by another job"
+    return None
 
 
 def _moved(job: Job, *, as_json: bool) -> None:

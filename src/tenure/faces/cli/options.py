@@ -52,12 +52,13 @@ def who() -> str:
 
 
 @contextmanager
-def opened(url: str | None, ledger: str | None = None) -> Iterator[Store]:
+def opened(url: str | None, ledger: str | None = None, *, tenant: str | None = None) -> Iterator[Store]:
     """
     Open the store of a command.
 
     Args:
         ledger: TENURE_AUTHORITY_LEDGER where a command has no option for it.
+        tenant: Bind the store to it where row security lets its holder see one tenant only.
     Raises:
         Invalid: STORE_REQUIRED.
         Refused: ROLE_DENIED for what the role in TENURE_ROLE may not do.
@@ -68,11 +69,21 @@ def opened(url: str | None, ledger: str | None = None) -> Iterator[Store]:
         )
     with naming(masked(url)):
         ledger = ledger or os.environ.get("TENURE_AUTHORITY_LEDGER") or None
-        store = open_store(url, role=os.environ.get("TENURE_ROLE"), authority_ledger=ledger)
+        store = _open(url, ledger, tenant)
         try:
             yield store
         finally:
             store.close()
+
+
+def _open(url: str, ledger: str | None, tenant: str | None) -> Store:
+    role = os.environ.get("TENURE_ROLE")
+    try:
+        return open_store(url, role=role, authority_ledger=ledger)
+    except Invalid as error:
+        if error.code != "TENANT_REQUIRED" or tenant is None:
+            raise
+    return open_store(url, role=role, tenant=tenant, authority_ledger=ledger)
 
 
 @contextmanager
@@ -86,7 +97,7 @@ def serving(
         tenant: The only one that it sees.
         actor: Who asks; the person at the keyboard when left out.
     """
-    with opened(url, ledger) as store:
+    with opened(url, ledger, tenant=tenant) as store:
         yield DurableJobService(store, tenant=tenant, actor=actor or who())
 
 

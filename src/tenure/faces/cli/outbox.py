@@ -25,7 +25,7 @@ from tenure.faces.cli.options import (
     loaded,
     serving,
 )
-from tenure.faces.cli.show import console, counted, table, write_json
+from tenure.faces.cli.show import console, counted, several, table, write_json
 from tenure.procedures.outbox_operate import OutboxStats, oldest_message
 from tenure.rules.outbox import MAX_ATTEMPTS, StoredMessage
 
@@ -37,6 +37,9 @@ app = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
 )
+
+# Characters of a destination's answer in a list; `tenure outbox show` has all of it.
+_SAID = 40
 
 MessageId = Annotated[UUID, typer.Argument(metavar="ID", help="The message's id.")]
 
@@ -59,7 +62,7 @@ def stats(tenant: OnlyTenant = None, store: StoreUrl = None, as_json: AsJson = F
         return 0
     age = found.oldest_unpublished_age
     oldest = "none is due" if age is None else f"the oldest is due for {age.total_seconds():.0f} s"
-    sys.stdout.write(f"{found.unpublished} unpublished, {oldest}, at most {found.most_attempts} deliveries begun\n")
+    sys.stdout.write(f"{found.unpublished} unpublished, {oldest}, {_begun(found.most_attempts)}\n")
     if found.counts:
         table(
             "by destination",
@@ -212,7 +215,14 @@ async def _run(app: Tenure, run: Relay, *, quiet: bool) -> int:
 def _why(one: StoredMessage) -> str | None:
     if one.blocked_by is not None:
         return f"blocked by {one.blocked_by}"
-    return one.error_code
+    if one.error_code is None or one.reason is None:
+        return one.error_code
+    said = one.reason if len(one.reason) <= _SAID else f"{one.reason[: _SAID - 3]}..."
+    return f"{one.error_code}: {said}"
+
+
+def _begun(most: int) -> str:
+    return f"none with more than {several(most, 'delivery', 'deliveries')}" if most else "no delivery begun"
 
 
 def message_fields(one: StoredMessage, *, data: bool = False) -> dict[str, Any]:

@@ -11,12 +11,13 @@ import typer
 
 from tenure.errors import Refused
 from tenure.faces.cli.options import Actor, AsJson, StoreUrl, serving
-from tenure.faces.cli.show import table, write_json
+from tenure.faces.cli.show import several, table, write_json
 from tenure.rules.queues import Contents, QueueChange, QueueState
 from tenure.service import DurableJobService
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue; it need not have any jobs.")]
 _TRANSFERRING = "it is being transferred"
+_UNKNOWN = "it is empty, and nobody had said anything about it before: is this its name? See `tenure queues list`"
 Why = Annotated[str | None, typer.Option(help="Why, for the record.")]
 # Seconds between two looks at a queue that somebody waits for.
 LOOK_EVERY = 0.5
@@ -31,8 +32,11 @@ def pause(
 ) -> None:
     """Let nobody claim from a queue until it is resumed; what runs goes on."""
     with serving(store, actor=actor) as service:
+        (before,) = service.show_queues(name)
+        known = before.contents.total or name in {one.name for one in service.list_queues()}
         state = service.pause_queue(name, reason=reason)
-    _tell(state, f"queue {name} is paused; `tenure queues resume {name}` lets it go on", as_json=as_json)
+    new = "" if known else f"\n{_UNKNOWN}"
+    _tell(state, f"queue {name} is paused; `tenure queues resume {name}` lets it go on{new}", as_json=as_json)
 
 
 def resume(name: Name, actor: Actor = None, store: StoreUrl = None, as_json: AsJson = False) -> None:
@@ -60,7 +64,11 @@ def drain(
             return state.drained
 
         def left() -> str:
-            return f"queue {name} still has {state.contents.total} jobs: {_parts(state.contents)}"
+            # What waits in a paused queue waits for ever.
+            idle = (
+                "" if state.paused_at is None else f"; it is paused: `tenure queues resume {name}`, then drain it again"
+            )
+            return f"queue {name} still has {several(state.contents.total, 'job')}: {_parts(state.contents)}{idle}"
 
         _wait(look, left, timeout, quiet=as_json)
         text = f"queue {name} is drained" if state.drained else f"{left()}; it takes no new ones"
@@ -89,7 +97,9 @@ def transfer(
 
         state = _transfer_when_free(service, name, ask, wait, quiet=as_json) if wait else ask()
     whose = f"belongs to {state.owner}" if state.owner else "belongs to nobody"
-    _tell(state, f"queue {name} {whose} from now on, with {state.contents.total} jobs", as_json=as_json)
+    kept = f"; it is still paused: `tenure queues resume {name}`" if state.paused_at is not None else ""
+    text = f"queue {name} {whose} from now on, with {several(state.contents.total, 'job')}{kept}"
+    _tell(state, text, as_json=as_json)
 
 
 def _transfer_when_free(

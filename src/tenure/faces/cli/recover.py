@@ -66,6 +66,7 @@ def recover(
         # What a recovery before this one has left is said and asked as well: this may be its second run.
         needs = made.run(every_need())
         asked: _Asked | None = None
+        providers = [] if found is None else sorted(found.providers.by_name)
         if found is not None and needs:
             asked = asyncio.run(_ask(found, operations, quiet=as_json))
             needs = asked.needs
@@ -74,7 +75,7 @@ def recover(
         plan |= {"needs_evidence": [need_fields(one) for one in needs], "answers": [answer_fields(a) for a in answers]}
         write_json(plan)
     else:
-        sys.stdout.write(_told_needs(needs, asked) + _told_next(plan, needs, asked, app))
+        sys.stdout.write(_told_needs(needs, asked) + _told_next(plan, needs, asked, app, providers))
     return 0
 
 
@@ -200,9 +201,11 @@ def _told_needs(needs: list[NeedsEvidence], asked: _Asked | None) -> str:
     lines = []
     if asked is not None:
         said = Counter(one.action for one in asked.answers)
-        lines.append(
-            "asked the providers: " + ", ".join(f"{number} {action}" for action, number in sorted(said.items()))
-        )
+        told = ", ".join(f"{number} {action}" for action, number in sorted(said.items()))
+        # What was left was not asked about, whichever providers the app has.
+        start = "asked the providers" if set(said) - {"left"} else "no provider was asked"
+        lines.append(f"{start}: {told}")
+        lines += [f"  {number} left: {why}" for why, number in sorted(_left(asked).items())]
     if needs:
         lines.append("what needs evidence:")
         counts = Counter((one.provider or "no provider is known", one.why) for one in needs)
@@ -210,12 +213,33 @@ def _told_needs(needs: list[NeedsEvidence], asked: _Asked | None) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _told_next(plan: dict[str, Any], needs: list[NeedsEvidence], asked: _Asked | None, app: str | None) -> str:
+def _left(asked: _Asked) -> Counter[str]:
+    return Counter(one.reason for one in asked.answers if one.action == "left")
+
+
+def _unnamed(needs: list[NeedsEvidence], asked: _Asked, providers: list[str]) -> list[str]:
+    """Give --effect for each kind of which no effect is known, with what of it is known here."""
+    left = {one.job_id for one in asked.answers if one.action == "left" and one.operation_key is None}
+    only = providers[0] if len(providers) == 1 else "PROVIDER"
+    return sorted(
+        {f"{one.kind}:NAME={one.provider or only}" for one in needs if one.name is None and one.job_id in left}
+    )
+
+
+def _told_next(
+    plan: dict[str, Any], needs: list[NeedsEvidence], asked: _Asked | None, app: str | None, providers: list[str]
+) -> str:
     lines = []
     if needs:
         lines.append("tenure suspects list")
         if asked is None:
             lines.append(f"tenure suspects reconcile {app or 'MODULE:APP'}")
+        else:
+            # The name is in the handler; a kind whose handler has no effects has none to name.
+            lines += [
+                f"tenure suspects reconcile {app} --effect {one}  # NAME as in ctx.effect(NAME, ...)"
+                for one in _unnamed(needs, asked, providers)
+            ]
     if plan["done"]:
         lines += [f"tenure tenants readmit {tenant} --all --reason TEXT" for tenant in plan["epochs"]]
     return "".join(["next:\n", *(f"  {line}\n" for line in lines)]) if lines else ""

@@ -58,7 +58,12 @@ def write_json(value: Any) -> None:
 
 def counted(found: Sequence[object], what: str) -> str:
     """Say how many there are: 1 job, 2 jobs."""
-    return f"1 {what}" if len(found) == 1 else f"{len(found)} {what}s"
+    return several(len(found), what)
+
+
+def several(count: int, what: str, many: str | None = None) -> str:
+    """Say a number of things: 1 job, 2 jobs; with the plural where it takes more than an s."""
+    return f"1 {what}" if count == 1 else f"{count} {many or what + 's'}"
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

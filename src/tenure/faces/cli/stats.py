@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from tenure.faces.cli.options import AsJson, OnlyTenant, StoreUrl, opened
-from tenure.faces.cli.show import table, write_json
+from tenure.faces.cli.show import several, table, write_json
 from tenure.procedures.authority import read_facts
 from tenure.rules.stats import Category, Stats
 from tenure.service import DurableJobService
@@ -20,15 +20,16 @@ def stats(
     as_json: AsJson = False,
 ) -> None:
     """Count what waits, what runs and what needs somebody, with the oldest of each and what it waits for."""
-    with opened(store) as made:
+    with opened(store, tenant=tenant) as made:
         found = DurableJobService(made).stats(tenant=tenant)
         other = beside(made, tenant)
     if as_json:
         write_json({**fields(found), **other})
         return
     if found.lines:
+        count = sum(one.count for one in found.lines)
         table(
-            f"{sum(one.count for one in found.lines)} jobs are not done",
+            "1 job is not done" if count == 1 else f"{count} jobs are not done",
             ("tenant", "kind", "queue", "category", "reason", "missing", "count", "oldest"),
             [
                 (
@@ -54,13 +55,15 @@ def beside(made: Store, tenant: str | None = None) -> dict[str, Any]:
     service = DurableJobService(made, tenant=tenant)
     outbox = service.outbox_stats()
     age = outbox.oldest_unpublished_age
-    frozen = made.run(read_facts(None, made.file_identity())).frozen
+    # Who sees one tenant cannot ask about the whole.
+    frozen = None if made.tenant is not None else made.run(read_facts(None, made.file_identity())).frozen
     return {
         "outbox": {
             "unpublished": outbox.unpublished,
             "oldest_unpublished_age_seconds": None if age is None else age.total_seconds(),
             "set_aside": outbox.states.get("set_aside", 0),
             "held": outbox.states.get("held", 0),
+            "codes": sorted({one.code for one in outbox.counts if one.code is not None}),
         },
         "suspects": sum(sum(by_status.values()) for by_status in service.count_suspects().values()),
         "frozen": None if frozen is None else frozen.cause.value,
@@ -77,11 +80,12 @@ def told(other: dict[str, Any]) -> list[str]:
         age = outbox["oldest_unpublished_age_seconds"]
         due = "none is due" if age is None else f"the oldest is due for {age:.0f} s"
         lines.append(
-            f"outbox: {outbox['unpublished']} messages unpublished, {due}, {outbox['set_aside']} set aside, "
+            f"outbox: {several(outbox['unpublished'], 'message')} unpublished, {due}, {outbox['set_aside']} set aside, "
             f"{outbox['held']} held; `tenure outbox stats`"
         )
     if suspects:
-        lines.append(f"{suspects} jobs of a restored copy are suspect; `tenure suspects list`")
+        are = "is" if suspects == 1 else "are"
+        lines.append(f"{several(suspects, 'job')} of a restored copy {are} suspect; `tenure suspects list`")
     return lines
 
 

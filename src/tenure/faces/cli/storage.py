@@ -13,7 +13,7 @@ import typer
 import tenure
 from tenure.errors import Invalid, TenureError
 from tenure.faces.cli.options import AsJson, LedgerPlace, StoreUrl, opened
-from tenure.faces.cli.show import table, write_json
+from tenure.faces.cli.show import several, table, write_json
 from tenure.faces.cli.stats import beside
 from tenure.loops.relay import ALARM_AFTER
 from tenure.procedures.authority import read_facts
@@ -124,7 +124,7 @@ def doctor(store: StoreUrl = None, ledger: LedgerPlace = None, as_json: AsJson =
         table(
             "doctor",
             ("", "what", "found"),
-            [("ok" if one["ok"] else "!!", one["what"], one["found"]) for one in findings],
+            [(_mark(one), one["what"], one["found"]) for one in findings],
         )
     return 0 if all(one["ok"] for one in findings) else 1
 
@@ -145,9 +145,11 @@ def _look(made: Store) -> list[dict[str, Any]]:
         found.append(_finding("row security", "on, for every table with a tenant"))
     waiting = made.run(list_jobs(phase=tenure.Phase.NEEDS_ATTENTION, limit=1000))
     escalated = [job for job in waiting if job.escalated_at is not None]
-    found.append(_finding("needs attention", f"{len(waiting)} jobs, {len(escalated)} of them escalated"))
+    found.append(_finding("needs attention", f"{several(len(waiting), 'job')}, {len(escalated)} escalated"))
     scopes = made.run(find_candidate_scopes(None))
-    found.append(_finding("to reconcile", f"{len(scopes)} scopes; a worker or `tenure sweep` asks their providers"))
+    found.append(
+        _finding("to reconcile", f"{several(len(scopes), 'scope')}; a worker or `tenure sweep` asks their providers")
+    )
     return [*found, *_beside(made), *_authority(made)]
 
 
@@ -159,11 +161,15 @@ def _beside(made: Store) -> list[dict[str, Any]]:
     if other["outbox"]["unpublished"]:
         stuck = age is not None and age > ALARM_AFTER.total_seconds()
         why = "; does a relay run, and does its destination answer?" if stuck else ""
-        text = f"{other['outbox']['unpublished']} messages unpublished, {other['outbox']['set_aside']} set aside"
+        waiting = several(other["outbox"]["unpublished"], "message")
+        text = f"{waiting} unpublished, {other['outbox']['set_aside']} set aside"
         due = "" if age is None else f", the oldest is due for {age:.0f} s"
-        found.append(_finding("outbox", f"{text}{due}{why}; see `tenure outbox`", ok=not stuck))
+        codes = f"; last answers: {', '.join(other['outbox']['codes'])}" if other["outbox"]["codes"] else ""
+        found.append(_finding("outbox", f"{text}{due}{codes}{why}; see `tenure outbox list`", ok=not stuck))
     if other["suspects"]:
-        found.append(_finding("suspects", f"{other['suspects']} jobs of a restored copy; see `tenure suspects list`"))
+        found.append(
+            _finding("suspects", f"{several(other['suspects'], 'job')} of a restored copy; see `tenure suspects list`")
+        )
     stopped = [one.name for one in made.run(show_queues()) if one.paused_at or one.draining_at]
     if stopped:
         found.append(_finding("queues", f"paused or drained: {', '.join(sorted(stopped))}; see `tenure queues list`"))
@@ -178,7 +184,7 @@ def _authority(made: Store) -> list[dict[str, Any]]:
         none = "none: no authority ledger is configured, so a restored copy would not be noticed"
         if facts.store is not None:
             none = "this database has an authority ledger, and it was not named here; pass --authority-ledger"
-        return [_finding(what, none, ok=facts.store is None), *_frozen(facts, None)]
+        return [_finding(what, none, ok=facts.store is None, good=False), *_frozen(facts, None)]
     try:
         book = ledger.read()
     except TenureError as error:
@@ -207,5 +213,18 @@ def _frozen(facts: Facts, book: Book | None) -> list[dict[str, Any]]:
     ]
 
 
-def _finding(what: str, found: str, *, ok: bool = True) -> dict[str, Any]:
-    return {"what": what, "found": found, "ok": ok}
+def _finding(what: str, found: str, *, ok: bool = True, good: bool = True) -> dict[str, Any]:
+    """
+    Give one finding.
+
+    Args:
+        ok: It is as it may be, and no reason to end with 1.
+        good: It protects, or works, as one would want it to.
+    """
+    return {"what": what, "found": found, "ok": ok, "good": ok and good}
+
+
+def _mark(finding: dict[str, Any]) -> str:
+    if not finding["ok"]:
+        return "!!"
+    return "ok" if finding["good"] else "--"

@@ -30,8 +30,8 @@ def finder(given: Any, dialect: str) -> Finder:
             )
         if not given.in_atomic_block and given.get_autocommit():
             raise Invalid(
-                "Django commits each statement here, so the job would be committed by itself; put `with "
-                "transaction.atomic():` around your change and the job",
+                "Django commits each statement here, so this would be committed by itself; put `with "
+                "transaction.atomic():` around your change and this",
                 code="AUTOCOMMIT",
             )
         if given.needs_rollback:

@@ -141,7 +141,7 @@ def _begin_sqlite(connection: Connection, raw: Any) -> None:
 
 def _autocommit() -> Invalid:
     return Invalid(
-        "this SQLAlchemy connection has the isolation level AUTOCOMMIT, so the job would be committed by itself; use "
+        "this SQLAlchemy connection has the isolation level AUTOCOMMIT, so this would be committed by itself; use "
         "an engine or a connection without isolation_level='AUTOCOMMIT'",
         code="AUTOCOMMIT",
     )

@@ -88,8 +88,8 @@ class AsyncpgJoined:
             raise Invalid("the connection to join is closed, or back in its pool", code="CANNOT_JOIN")
         if not inside:
             raise Invalid(
-                "no transaction is open on this asyncpg connection, so the job would be committed by itself; put "
-                "`async with connection.transaction():` around your change and the job",
+                "no transaction is open on this asyncpg connection, so this would be committed by itself; put "
+                "`async with connection.transaction():` around your change and this",
                 code="AUTOCOMMIT",
             )
 

@@ -156,7 +156,8 @@ def verify(known: Sequence[Migration], *, clock: bool, opening: Sequence[Query])
     if secured and not (yield [*opening, _SEES])[-1][0][0]:
         raise Invalid(
             "row security is on in this database, and whoever this store is sees the rows of one tenant only; open it "
-            "with tenant=, or with a role that serves all of them (worker, operator or repairer)",
+            "with tenant= (on the command line --tenant, where a command has it), or with a role that serves all of "
+            "them (worker, operator or repairer)",
             code="TENANT_REQUIRED",
         )
     return Verified(installation, server[5])

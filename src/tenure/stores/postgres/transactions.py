@@ -291,7 +291,7 @@ def check_open(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any
     # Without autocommit the driver begins before the caller's first statement, whichever that is; ours may be it.
     if status == _IDLE and connection.autocommit:
         raise Invalid(
-            "this connection is in autocommit mode and no transaction is open on it, so the job would be committed by "
+            "this connection is in autocommit mode and no transaction is open on it, so this would be committed by "
             "itself; begin first, as with `with connection.transaction():`",
             code="AUTOCOMMIT",
         )

@@ -86,7 +86,7 @@ def _foreign(error: sqlite3.ProgrammingError) -> Exception:
 
 
 def _reason(connection: sqlite3.Connection) -> str:
-    start = "no transaction is open on this connection, so the job would be committed by itself; "
+    start = "no transaction is open on this connection, so this would be committed by itself; "
     if connection.isolation_level is not None:
         return (
             start + "sqlite3 opens one only before your first INSERT, UPDATE or DELETE: write first, or execute BEGIN"
