@@ -304,6 +304,7 @@ def keeps_authority(process: Process) -> None:
     path = process.folder.with_name("ledger")
     process.plain.ledger = ledger = process.points.ledger(LogLedger(FileLog(path)))
     identity = process.plain.run(read_facts(None, "here")).identity
+    ledger.check_outside(identity)
     ledger.begin(Book(store="s-1", identity=identity))
     book = ledger.read()
     assert book is not None

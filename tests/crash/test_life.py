@@ -344,7 +344,7 @@ def test_the_lives_pass_the_points_of_every_verb(scene: Scene) -> None:
     }
     # And what is done to a tenant or a database is in `programs.keeps_authority`.
     by_loops |= {"compare", "tick", "rotate", "freeze", "thaw", "readmit_jobs", "recover_database"}
-    by_loops |= {"ledger_read", "ledger_begin", "ledger_write"}
+    by_loops |= {"ledger_outside", "ledger_read", "ledger_begin", "ledger_write"}
     # And messages are in `programs.relays`.
     by_loops |= {"add_messages", "readmit_messages", "claim_messages", "deliver", "finish_messages"}
     by_loops |= {"announce_relay", "withdraw_relay", "tend_messages"}

@@ -133,7 +133,7 @@ def test_suspicion_is_a_repairers_to_clear_until_the_job_is_final(guarded: Place
             guarded.refuses(login, "cleared by a repairer", "DELETE FROM tenure.suspect WHERE job_id = %s", job.id)
     guarded.service("repairer").clear_suspicion(jobs[0].id, reason="asked them", actor="rep:1")
     guarded.service("operator").cancel_job(jobs[1].id, reason="r")
-    assert guarded.ask("admin", "SELECT count(*) FROM tenure.suspect") == [(0,)]
+    assert guarded.ask("admin", "SELECT count(*) FROM tenure.suspect WHERE tenant = 'acme'") == [(0,)]
 
 
 # --- approvals, effects and epochs, whoever writes ---

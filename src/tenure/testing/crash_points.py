@@ -153,7 +153,7 @@ class CrashPoints:
         return _WatchedJournal(journal, self)
 
     def ledger(self, ledger: Ledger) -> Ledger:
-        """Wrap an authority ledger: `ledger_read`, `ledger_begin` and `ledger_write`, each with before and after."""
+        """Wrap an authority ledger: `ledger_outside`, `_read`, `_begin` and `_write`, each with before and after."""
         watched: Any = _WatchedLedger(ledger, self)
         return cast("Ledger", watched)
 
@@ -501,8 +501,11 @@ class _WatchedLedger(_Wrapper):
     def write(self, *entries: Entry) -> Book:
         return self._passed("write", *entries)  # type: ignore[no-any-return]
 
-    def _passed(self, name: str, *given: Any) -> Any:
+    def check_outside(self, identity: str) -> None:
+        self._passed("outside", identity, asked="check_outside")
+
+    def _passed(self, name: str, *given: Any, asked: str = "") -> Any:
         self._points.reach(f"ledger_{name}:{BEFORE}")
-        value = getattr(self._inner, name)(*given)
+        value = getattr(self._inner, asked or name)(*given)
         self._points.reach(f"ledger_{name}:{AFTER}")
         return value
