@@ -3,7 +3,7 @@ Every test here runs four times: on SQLite and on PostgreSQL, with a blocking an
 
 `make test` runs two of the four, one on each database, one blocking and one awaiting, by the test's name: the two kinds
 of store are made from the same definitions. The other two are its twins, which `make contract`, `make nightly` and CI
-run too.
+run too; so are the runs below.
 
 The tests of a file that says `THROUGH_THE_FUNCTION = True` run once more, with jobs that the SQL function creates.
 Those of a file that says `THROUGH_THE_POOLER = True` run once more, with a blocking store behind PgBouncer in
@@ -160,7 +160,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             usual = [SQLITE[turn], POSTGRESQL[1 - turn], *(pytest.param(one, marks=pytest.mark.twin) for one in twins)]
         more = FUNCTION if getattr(metafunc.module, "THROUGH_THE_FUNCTION", False) else []
         more = more + (POOLED if getattr(metafunc.module, "THROUGH_THE_POOLER", False) else [])
-        metafunc.parametrize("bench", [*usual, *more], indirect=True)
+        usual += [pytest.param(one, marks=pytest.mark.twin) for one in more]
+        metafunc.parametrize("bench", usual, indirect=True)
 
 
 @pytest.fixture
