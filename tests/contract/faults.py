@@ -89,7 +89,8 @@ class Gate(Proxy):
 _NAME = "gate"
 _STILL_OPEN = """
 SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND application_name <> 'gate' AND state <> 'idle' AND backend_type = 'client backend'
+WHERE datname = current_database() AND application_name <> 'gate' AND state <> 'idle'
+    AND backend_type = 'client backend'
 """
 
 
