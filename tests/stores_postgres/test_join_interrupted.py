@@ -103,7 +103,7 @@ def test_an_asyncpg_call_cancelled_at_any_moment_takes_nothing_along(database: s
         await connection.close()
 
     running(database, work)
-    assert cancelled > 5
+    assert cancelled > 0
     assert notes(database) == expected
     assert not maybe & notes(database)
 
