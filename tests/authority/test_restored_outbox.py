@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,25 +12,12 @@ import pytest
 
 import tenure
 from tenure import outbox
-from tenure.outbox import Delivered, Delivery, Message
 from tenure.procedures.outbox import add_message
 from tenure.testing import FakeProvider
 from tests.authority.conftest import Place
 from tests.authority.crew import Crew, runs_on, ticks
+from tests.authority.test_relay import Seen
 from tests.loops.stage import make_app, until
-
-
-class Seen(tenure.Destination):
-    """Remembers the operations it was given, over every relay and database."""
-
-    name = "seen"
-
-    def __init__(self) -> None:
-        self.got: list[str] = []
-
-    async def deliver(self, messages: Sequence[Message]) -> Sequence[Delivery]:
-        self.got += [one.operation for one in messages]
-        return [Delivered()] * len(messages)
 
 
 def add(crew: Crew, operation: str) -> None:

@@ -182,7 +182,11 @@ def test_a_recovery_whose_reply_is_lost_leaves_no_old_epoch_and_every_suspect(fa
     assert bench.run(compare(ahead, "here")) is not None
     with fault.lose(committed=committed):
         done = bench.run(recover_database(ahead, "here", "op:1", "restored"))
-    # Twice raised is as good as once: what matters is above all that was given.
+    # It is told as what it did; another one, by anybody, did nothing.
+    ((marked,),) = bench.sql("SELECT count(*) FROM $suspect")
+    assert (done.changed, done.suspects) == (True, marked)
+    assert marked > 0
+    assert not bench.run(recover_database(ahead, "here", "op:2", "restored")).changed
     assert done.epochs["acme"] == bench.service.show_tenant("acme").epoch >= 5
     assert "frozen" not in _meta(bench)
     assert bench.service.get_job(case.job_id).suspect

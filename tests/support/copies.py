@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from tenure.procedures.recover import mark_suspects
-from tenure.yields import Script, procedure
+from tenure.yields import Script, new_id, procedure
 
 
 @procedure
 def mark_copy(actor: str, reason: str, *, since: datetime | None = None) -> Script[int]:
     """Mark all work that may still run, as a recovery does; give how many jobs."""
-    return (yield from mark_suspects(actor, reason, since=since))
+    return (yield from mark_suspects(actor, reason, since=since, recovery_id=new_id()))

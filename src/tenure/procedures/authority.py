@@ -19,7 +19,7 @@ from tenure.procedures.recover import mark_suspects
 from tenure.rules.approval import read_restriction
 from tenure.rules.authority import after_act
 from tenure.rules.ledger import FROZEN, REVOKED, Book, Cause, Facts, Freeze, Pending, judge
-from tenure.yields import Each, Script, Statement, new_id, procedure
+from tenure.yields import FRESH, Command, Each, Script, Statement, new_id, procedure
 
 __all__ = ["Recovered", "Ticked", "compare", "read_facts", "recover_database", "tick"]
 
@@ -223,7 +223,8 @@ class Recovered:
         facts: Of the database before it.
         epochs: Every tenant's after it.
         suspects: How many jobs of the copy were marked as suspect.
-        revocations: How many approvals were taken back that the copy did not know as revoked.
+        revocations: How many approvals were taken back that the copy did not know as revoked; not counted again in the
+            answer of a run whose first reply was lost.
         incarnation: The counter after it.
         at: The store's clock, in microseconds.
         changed: Whether it did anything: a database that is not frozen was recovered already.
@@ -244,13 +245,15 @@ def recover_database(
     file: str | None,
     actor: str,
     reason: str,
+    *,
+    command: Command = FRESH,
 ) -> Script[Recovered]:
     """
     Make a frozen database the current one: replay restrictions, raise every epoch, mark suspects, end the freeze.
 
     All of it is one commit, and the freeze ends last: no moment exists in which a job of the copy is claimable and not
     suspect. A database that is not frozen is left as it is: somebody else was faster, or an earlier run of this one
-    whose reply was lost, and what was created since is nobody's old work.
+    whose reply was lost, which is told as what it was; what was created since is nobody's old work.
 
     Args:
         book: The ledger's content, or a new book where the ledger is lost.
@@ -260,19 +263,27 @@ def recover_database(
     yield Statement("meta_lock", {"key": "incarnation"})
     facts, now = yield from _facts(book, file)
     if facts.frozen is None:
-        known = yield Statement("authority_list", {"tenant": None})
-        return Recovered(
-            facts, {row[0]: row[1] for row in known}, 0, 0, facts.incarnation, facts.ticked_at, changed=False
-        )
+        known, ours, ((marked,),) = yield [
+            Statement("authority_list", {"tenant": None}),
+            Statement("authority_event_known", {"act_id": command.id}),
+            Statement("suspect_marked", {"recovery_id": command.id}),
+        ]
+        epochs = {row[0]: row[1] for row in known}
+        return Recovered(facts, epochs, marked, 0, facts.incarnation, facts.ticked_at, changed=bool(ours))
     epochs = yield from _replay(book, raised=True)
     # A copy is no older than its last tick, so an intent that it lost was written after that.
-    suspects = yield from mark_suspects(actor, reason, since=instant(facts.ticked_at) if facts.ticked_at else None)
+    since = instant(facts.ticked_at) if facts.ticked_at else None
+    suspects = yield from mark_suspects(actor, reason, since=since, recovery_id=command.id)
     revocations = yield from _revoke(book)
     counter = max(facts.incarnation, book.incarnation) + 1
     yield [
         Each(
             "authority_event_insert",
-            [(new_id(), tenant, "recovered", epoch, actor, reason, now) for tenant, epoch in epochs.items()],
+            # The first is named after the call, so that it is known again.
+            [
+                (new_id() if nth else command.id, tenant, "recovered", epoch, actor, reason, now)
+                for nth, (tenant, epoch) in enumerate(epochs.items())
+            ],
         ),
         Each(
             "meta_save",

@@ -25,7 +25,7 @@ from tenure.rules.payload import encode
 from tenure.rules.recover import NeedsEvidence, Operation
 from tenure.rules.status import LIVE, TERMINAL
 from tenure.rules.suspicion import FINAL
-from tenure.yields import FRESH, Command, Each, Script, Statement, new_id, procedure
+from tenure.yields import FRESH, Command, Each, Script, Statement, procedure
 
 LIST_MAX = 1_000
 
@@ -67,7 +67,7 @@ class Doubt:
 # --- marking ----------------------------------------------------------------------------------------------------------
 
 
-def mark_suspects(actor: str, reason: str, *, since: datetime | None = None) -> Script[int]:
+def mark_suspects(actor: str, reason: str, *, since: datetime | None, recovery_id: UUID) -> Script[int]:
     """
     Mark every job that may still run, or be brought back: what it did after the backup is not known here.
 
@@ -76,12 +76,13 @@ def mark_suspects(actor: str, reason: str, *, since: datetime | None = None) -> 
     Args:
         since: When the copy was made, the last instant that it knows. Providers' memory of keys is counted from it.
             Without it each job's creation is taken, which is safe, and sends less.
+        recovery_id: Names this marking.
     Returns: How many.
     Locks: nothing; for a frozen database. Writes: suspect, event.
     """
     check_text("actor", actor)
     check_text("reason", reason)
-    named = {"recovery_id": new_id(), "actor": actor}
+    named = {"recovery_id": recovery_id, "actor": actor}
     _, _, rows = yield [
         Statement("suspect_mark", {**named, "since": maybe_micros(since), "reason": reason, "final": _FINAL}),
         Statement("suspect_tell", {**named, "data": encode({"reason": reason}), "command_id": named["recovery_id"]}),
